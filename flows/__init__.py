@@ -1,0 +1,1 @@
+"""The Prefect flows and the command line: thin, no arithmetic, no SQL."""

@@ -1,0 +1,5 @@
+-- Queries of which some windows fell back. query_id | num_offending: 1
+select query_id, 1 as num_offending
+from rankings
+where run_id = $run_id and status = 'partial'
+order by query_id;

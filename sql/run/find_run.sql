@@ -1,0 +1,2 @@
+-- One run. The columns of runs
+select * from runs where run_id = $run_id;

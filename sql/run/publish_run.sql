@@ -1,0 +1,4 @@
+-- Makes a complete run the one of its night.
+update runs
+set status = 'published', published_at = now()
+where run_id = $run_id and status = 'complete';

@@ -1,0 +1,11 @@
+-- Takes an unfinished run up again.
+update runs
+set
+    status = 'running',
+    finished_at = null,
+    error = null,
+    versions = $versions::json,
+    git_commit = $git_commit,
+    host = $host,
+    flow_run_id = $flow_run_id
+where run_id = $run_id;

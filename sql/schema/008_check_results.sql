@@ -1,0 +1,17 @@
+-- One row a check of a run.
+create table check_results (
+    run_id varchar not null,
+    check_name varchar not null,
+    num_offending bigint not null,
+    share double not null,
+    max_share double not null,
+    passed boolean not null
+);
+
+comment on table check_results is 'What the checks before publishing found. Key: run_id, check_name.';
+comment on column check_results.run_id is 'Run';
+comment on column check_results.check_name is 'The check: a file of sql/checks, which returns the offending rows';
+comment on column check_results.num_offending is 'Offending queries, candidates, passages or batches';
+comment on column check_results.share is 'num_offending divided by all of its kind; 0 where there are none';
+comment on column check_results.max_share is 'Largest share that passes';
+comment on column check_results.passed is 'share <= max_share';

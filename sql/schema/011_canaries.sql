@@ -1,0 +1,13 @@
+-- Known pairs asked at the start of a run.
+create table canaries (
+    run_id varchar not null,
+    pair varchar not null,
+    margin double not null,
+    passed boolean not null
+);
+
+comment on table canaries is 'Pairs with a known better document, asked with every run. Key: run_id, pair.';
+comment on column canaries.run_id is 'Run';
+comment on column canaries.pair is 'Name of the pair';
+comment on column canaries.margin is 'Model score of the relevant document less that of the other; above 0 is right';
+comment on column canaries.passed is 'Whether the margin is above 0 and within the band of earlier nights';

@@ -1,0 +1,2 @@
+-- The needed documents. doc_id
+select doc_id from documents order by doc_index;

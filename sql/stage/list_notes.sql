@@ -1,0 +1,2 @@
+-- Repairs made. note | num_rows
+select note, num_rows from notes order by note;

@@ -1,0 +1,2 @@
+-- The queries of a run. query_id
+select query_id from rankings where run_id = $run_id;

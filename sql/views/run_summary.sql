@@ -1,0 +1,121 @@
+-- One row a run: what it did and what it took.
+create or replace view run_summary as
+with query_counts as (
+    select
+        run_id,
+        count(*) filter (status = 'ranked') as num_ranked_queries,
+        count(*) filter (status = 'single') as num_single_queries,
+        count(*) filter (status = 'partial') as num_partial_queries,
+        count(*) filter (status = 'fallback') as num_fallback_queries,
+        count(*) filter (status = 'reused') as num_reused_queries,
+        count(*) filter (status in ('no_candidates', 'quarantined')) as num_unranked_queries
+    from rankings
+    group by run_id
+),
+
+quarantine_counts as (
+    select run_id, count(*) filter (source = 'candidates') as num_quarantined_candidates
+    from quarantine
+    group by run_id
+),
+
+window_counts as (
+    select
+        run_id,
+        count(*) as num_windows,
+        sum(len(docs))::bigint as num_passages,
+        sum(truncated_passages)::bigint as truncated_passages,
+        sum(truncated_tokens)::bigint as truncated_tokens
+    from windows
+    group by run_id
+),
+
+batch_counts as (
+    select
+        run_id,
+        count(*) filter (num_prompts > 0) as num_batches,
+        sum(prompt_tokens)::bigint as prompt_tokens,
+        sum(cached_tokens)::bigint as cached_tokens,
+        sum(output_tokens)::bigint as output_tokens,
+        sum(num_preemptions)::bigint as num_preemptions,
+        sum(engine_s) as engine_s
+    from batches
+    group by run_id
+)
+
+select
+    runs.run_id,
+    runs.name,
+    runs.night,
+    runs.status,
+    runs.published_at,
+    runs.is_degraded,
+    runs.started_at,
+    runs.finished_at,
+    date_diff('millisecond', runs.started_at, runs.finished_at) / 1000.0 as elapsed_s,
+    runs.model,
+    runs.strategy,
+    runs.decode_mode,
+    runs.device,
+    runs.input_partition,
+    runs.num_queries,
+    query_counts.num_ranked_queries,
+    query_counts.num_single_queries,
+    query_counts.num_partial_queries,
+    query_counts.num_fallback_queries,
+    query_counts.num_reused_queries,
+    query_counts.num_unranked_queries,
+    runs.num_candidates,
+    coalesce(quarantine_counts.num_quarantined_candidates, 0) as num_quarantined_candidates,
+    coalesce(window_counts.num_windows, 0) as num_windows,
+    coalesce(window_counts.num_passages, 0) as num_passages,
+    coalesce(window_counts.truncated_passages, 0) as truncated_passages,
+    coalesce(window_counts.truncated_tokens, 0) as truncated_tokens,
+    coalesce(batch_counts.num_batches, 0) as num_batches,
+    coalesce(batch_counts.prompt_tokens, 0) as prompt_tokens,
+    coalesce(batch_counts.cached_tokens, 0) as cached_tokens,
+    coalesce(batch_counts.output_tokens, 0) as output_tokens,
+    coalesce(batch_counts.num_preemptions, 0) as num_preemptions,
+    coalesce(batch_counts.engine_s, 0) as engine_s,
+    runs.error
+from runs
+left join query_counts using (run_id)
+left join quarantine_counts using (run_id)
+left join window_counts using (run_id)
+left join batch_counts using (run_id);
+
+comment on view run_summary is 'One row a run: what it did and what it took.';
+comment on column run_summary.run_id is 'Run';
+comment on column run_summary.name is 'Series';
+comment on column run_summary.night is 'Logical date';
+comment on column run_summary.status is 'See runs.status';
+comment on column run_summary.published_at is 'UTC; null if never';
+comment on column run_summary.is_degraded is 'Whether a check failed';
+comment on column run_summary.started_at is 'First start, UTC';
+comment on column run_summary.finished_at is 'Last end, UTC';
+comment on column run_summary.elapsed_s is 'First start to last end, seconds';
+comment on column run_summary.model is 'Model, as in the settings';
+comment on column run_summary.strategy is 'Strategy';
+comment on column run_summary.decode_mode is 'Decode mode';
+comment on column run_summary.device is 'Device, as vLLM names it';
+comment on column run_summary.input_partition is 'Hive partition read';
+comment on column run_summary.num_queries is 'Queries';
+comment on column run_summary.num_ranked_queries is 'Queries ranked by the model in every window';
+comment on column run_summary.num_single_queries is 'Queries with one candidate, no call needed';
+comment on column run_summary.num_partial_queries is 'Queries of which some windows fell back';
+comment on column run_summary.num_fallback_queries is 'Queries of which all windows fell back';
+comment on column run_summary.num_reused_queries is 'Queries whose scores are an earlier run''s';
+comment on column run_summary.num_unranked_queries is 'Queries without candidates, or set aside';
+comment on column run_summary.num_candidates is 'Candidates with a score';
+comment on column run_summary.num_quarantined_candidates is 'Candidate rows set aside';
+comment on column run_summary.num_windows is 'Windows asked, one prompt each';
+comment on column run_summary.num_passages is 'Passages shown, over all windows';
+comment on column run_summary.truncated_passages is 'Passages cut, of those shown';
+comment on column run_summary.truncated_tokens is 'Passage tokens left out';
+comment on column run_summary.num_batches is 'Engine calls';
+comment on column run_summary.prompt_tokens is 'Prompt tokens';
+comment on column run_summary.cached_tokens is 'Prompt tokens found in the prefix cache';
+comment on column run_summary.output_tokens is 'Tokens generated';
+comment on column run_summary.num_preemptions is 'Preemptions';
+comment on column run_summary.engine_s is 'Time inside engine calls, seconds, summed over shards';
+comment on column run_summary.error is 'Why it failed';

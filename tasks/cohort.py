@@ -1,0 +1,275 @@
+"""Ranks the queries in flight: pack what is ready, ask, read, and commit while the engine is at the next batch.
+
+    open windows -> prompts -> batch -> engine -> outcomes -> strategies -> more open windows, or final orders
+
+Resuming is the same loop: stored outcomes are replayed first, and only windows without one are asked. Knows nothing
+of files, schedules or Prefect.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.answer.outcomes import Reading, read_generation
+from tasks.answer.scores import ranking_status, score_docs
+from tasks.errors import EngineError
+from tasks.generate.generations import Engine, Generation
+from tasks.keep.fingerprints import candidates_digest, documents_digest
+from tasks.keep.ledger import Ledger
+from tasks.keep.tables import BatchId, BatchRows, batch_row, promptless_batch_row
+from tasks.pack.batches import Batch, BatchPacker
+from tasks.pack.kv_budget import batch_budget
+from tasks.prompt.prompts import Prompt, PromptBuilder, PromptSizes
+from tasks.read.staging import StagedInput
+from tasks.read.token_store import text_digest
+from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
+from tasks.schedule.windows import Outcome, Window
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the queries of a run are ranked, and packed."""
+
+    schedule: Schedule
+    builder: PromptBuilder
+    sizes: PromptSizes
+    digest: int  # 64 bits over all that a ranking depends on beside its texts
+    headroom_share: float
+    batch_loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutcome:
+    """A window's outcome as an earlier start of the run committed it."""
+
+    key: WindowKey
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window that is ready to be asked."""
+
+    ranking: RankingInProgress
+    key: WindowKey
+    window: Window
+
+
+class Cohort:
+    """A slice of the staged queries, in flight together."""
+
+    def __init__(self, staged: StagedInput, recipe: Recipe, ledger: Ledger) -> None:
+        self._staged = staged
+        self._recipe = recipe
+        self._ledger = ledger
+        self._ready: deque[OpenWindow] = deque()
+        self._prompts: dict[str, Prompt] = {}  # built, but left over by a full batch
+        self._unasked: list[dict[str, Any]] = []  # rankings rows of queries that cannot be ranked
+        self._finished: list[RankingInProgress] = []  # final before any call
+
+    def add_query(self, query_index: int, stored: Sequence[StoredOutcome]) -> int:
+        """Takes a query in, replays what it was told before, and returns how many windows that were."""
+        if self._staged.query_status[query_index] != "ready":
+            self._unasked.append(self._ranking_row(query_index, status=self._staged.query_status[query_index]))
+            return 0
+        length = self._staged.list_length(query_index)
+        ranking = RankingInProgress(query_index, length, self._recipe.schedule)
+        for each in stored:
+            ranking.answer(each.key, each.outcome)
+        if ranking.is_done:
+            self._finished.append(ranking)
+        else:
+            self._ready += [OpenWindow(ranking, key, window) for key, window in ranking.open_windows()]
+        return len(stored)
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether any window is open."""
+        return bool(self._ready)
+
+    def commit_unasked(self) -> None:
+        """Commits the queries that need no call."""
+        if not self._unasked and not self._finished:
+            return
+        batch_id = self._ledger.next_id()
+        rows = BatchRows(batch_id)
+        for ranking_row in self._unasked:
+            rows.add_ranking(ranking_row)
+        self._add_finished(rows, self._finished)
+        self._ledger.commit(batch_id, rows.tables(promptless_batch_row(batch_id, datetime.now(UTC))))
+
+    def rank(self, engine: Engine, on_windows: Callable[[int], None]) -> None:
+        """Asks until every query has its final order; `on_windows` is told how many windows each batch answered.
+
+        Each batch is committed while the engine is at the next one, and in any case before an error leaves here.
+
+        Raises:
+            EngineError, StoreError: what was committed stays.
+        """
+        self._ready = deque(sorted(self._ready, key=lambda each: -each.ranking.num_candidates))  # long lists first
+        commit = Pending(self._ledger)
+        try:
+            while self._ready:
+                batch, asked = self._next_batch(engine)
+                generations, stats = engine.generate(batch, meanwhile=commit.flush)
+                commit.flush()
+                batch_id = self._ledger.next_id()
+                ordered = in_prompt_order(batch, generations, batch_id)
+                rows = BatchRows(batch_id)
+                self._read(batch, asked, ordered, rows)
+                rounds = [each.key.round for each in asked]
+                commit.put(batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits)))
+                _log_batch(batch_id, batch, stats.engine_s, ordered)
+                on_windows(len(asked))
+        finally:
+            commit.flush()
+
+    def _next_batch(self, engine: Engine) -> tuple[Batch, list[OpenWindow]]:
+        limits = engine.info.limits
+        budget = batch_budget(
+            limits,
+            self._recipe.headroom_share,
+            one_token_answers=self._recipe.builder.decode_mode == "first_token",
+            batch_loads=self._recipe.batch_loads,
+        )
+        packer, asked = BatchPacker(limits, budget), []
+        while self._ready:
+            request_id, prompt = self._prompt_of(self._ready[0])
+            if not packer.try_add(prompt):
+                break
+            self._prompts.pop(request_id, None)
+            asked.append(self._ready.popleft())
+        return packer.close(), asked
+
+    def _prompt_of(self, each: OpenWindow) -> tuple[str, Prompt]:
+        query_index = each.ranking.query_index
+        query_id = self._staged.query_ids[query_index]
+        request_id = f"{query_id}/{each.key.round}/{each.key.window_no}/{each.key.attempt}"
+        if request_id not in self._prompts:
+            first = self._staged.offsets[query_index]
+            documents = [int(self._staged.doc_index[first + doc]) for doc in each.window.docs]
+            self._prompts[request_id] = self._recipe.builder.build(
+                request_id,
+                each.window,
+                self._staged.query_texts[query_index] or "",
+                [self._staged.tokens.passage(document) for document in documents],
+                [int(self._staged.tokens.lengths[document]) for document in documents],
+                self._recipe.sizes,
+            )
+        return request_id, self._prompts[request_id]
+
+    def _read(
+        self, batch: Batch, asked: Sequence[OpenWindow], generations: Sequence[Generation], rows: BatchRows
+    ) -> None:
+        by_letter = self._recipe.builder.identifiers == "letters"
+        for prompt, each, generation in zip(batch.prompts, asked, generations, strict=True):
+            reading: Reading = read_generation(prompt, generation, by_letter=by_letter)
+            rows.add_window(self._staged.query_ids[each.ranking.query_index], each.key, prompt, generation, reading)
+            if not each.ranking.answer(each.key, reading.outcome):
+                continue
+            if each.ranking.is_done:
+                self._add_finished(rows, [each.ranking])
+            else:
+                self._ready += [OpenWindow(each.ranking, *opened) for opened in each.ranking.open_windows()]
+
+    def _add_finished(self, rows: BatchRows, rankings: Iterable[RankingInProgress]) -> None:
+        for ranking in rankings:
+            query_index = ranking.query_index
+            depth = self._recipe.schedule.depth_of(ranking.num_candidates)
+            rows.add_ranking(
+                self._ranking_row(
+                    query_index,
+                    status=ranking_status(ranking),
+                    depth=depth,
+                    num_windows=ranking.num_windows,
+                    num_rounds=ranking.num_rounds,
+                )
+            )
+            span = self._span(query_index)
+            rows.add_scores(
+                self._staged.query_ids[query_index],
+                self._doc_ids(query_index),
+                np.asarray(self._staged.first_stage_score[span]),
+                score_docs(ranking, depth),
+            )
+
+    def _ranking_row(
+        self, query_index: int, *, status: str, depth: int = 0, num_windows: int = 0, num_rounds: int = 0
+    ) -> dict[str, Any]:
+        documents = self._staged.doc_index[self._span(query_index)]
+        return {
+            "query_id": self._staged.query_ids[query_index],
+            "num_candidates": self._staged.list_length(query_index),
+            "depth": depth,
+            "num_windows": num_windows,
+            "num_rounds": num_rounds,
+            "status": status,
+            "query_digest": text_digest(self._staged.query_texts[query_index]),
+            "candidates_digest": candidates_digest(self._doc_ids(query_index).to_pylist()),
+            "documents_digest": documents_digest(np.asarray(self._staged.tokens.digests)[documents]),
+            "recipe_digest": self._recipe.digest,
+        }
+
+    def _span(self, query_index: int) -> slice:
+        return slice(int(self._staged.offsets[query_index]), int(self._staged.offsets[query_index + 1]))
+
+    def _doc_ids(self, query_index: int) -> pa.Array:
+        documents = pa.array(np.asarray(self._staged.doc_index[self._span(query_index)]))
+        return self._staged.doc_ids.take(documents).combine_chunks()
+
+
+class Pending:
+    """At most one batch that is read but not yet durable."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._batch: tuple[BatchId, dict[str, pa.Table]] | None = None
+
+    def put(self, batch_id: BatchId, tables: dict[str, pa.Table]) -> None:
+        """Keeps a batch for the next flush."""
+        self._batch = (batch_id, tables)
+
+    def flush(self) -> None:
+        """Commits what is kept, if anything."""
+        if self._batch is not None:
+            self._ledger.commit(*self._batch)
+            self._batch = None
+
+
+def in_prompt_order(batch: Batch, generations: Sequence[Generation], batch_id: BatchId) -> list[Generation]:
+    """The generations by their request_id, never by position alone.
+
+    Raises:
+        EngineError: a prompt has none, or several, or one belongs to no prompt.
+    """
+    by_id = {generation.request_id: generation for generation in generations}
+    wanted = [prompt.request_id for prompt in batch.prompts]
+    if len(generations) != len(wanted) or by_id.keys() != set(wanted):
+        raise EngineError(
+            f"run {batch_id.run_id}, batch {batch_id.batch_no}: {len(generations)} answers for {len(wanted)} prompts, or "
+            f"answers for others; the batch is not committed. First prompt {wanted[0]}. Run the same command again."
+        )
+    return [by_id[request_id] for request_id in wanted]
+
+
+def _log_batch(batch_id: BatchId, batch: Batch, engine_s: float, generations: Sequence[Generation]) -> None:
+    logger.info(
+        "batch=%d prompts=%d prompt_tokens=%d cached_tokens=%d output_tokens=%d blocks=%d/%d engine_s=%.2f preemptions=%d",
+        batch_id.batch_no,
+        len(batch.prompts),
+        sum(prompt.prompt_tokens for prompt in batch.prompts),
+        sum(generation.cached_tokens for generation in generations),
+        sum(generation.output_tokens for generation in generations),
+        batch.needed_blocks,
+        batch.block_budget,
+        engine_s,
+        sum(generation.num_preemptions for generation in generations),
+    )

@@ -1,0 +1,145 @@
+"""DuckDB behind one small door: SQL files with bound parameters, Arrow in and out.
+
+The only module that imports duckdb. A connection lives for one unit of work and belongs to one thread. Memory,
+threads and the spill folder are always set, since DuckDB would otherwise plan with the whole host's memory beside
+the engine. Knows nothing of runs, queries or scores.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from tasks.errors import StoreError, first_line
+
+ROOT = Path(__file__).resolve().parent.parent
+SQL_FOLDER = ROOT / "sql"
+
+Parameters = Mapping[str, object]
+ArrowTables = Mapping[str, pa.Table | pa.RecordBatchReader]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLimits:
+    """What DuckDB may take from the host."""
+
+    memory_limit: str  # as DuckDB writes it: '1GB'
+    threads: int
+    temp_directory: Path  # spill files
+
+
+class Database:
+    """One open connection; see `open_database`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def execute(self, name: str, parameters: Parameters | None = None, tables: ArrowTables | None = None) -> None:
+        """Runs `sql/{name}.sql`, which may read the given Arrow tables by their names."""
+        with self._registered(tables):
+            try:
+                self._connection.execute(read_sql(name), dict(parameters) if parameters else None)
+            except duckdb.Error as error:
+                raise StoreError(f"sql/{name}.sql: {error}") from error
+
+    def query(self, name: str, parameters: Parameters | None = None, tables: ArrowTables | None = None) -> pa.Table:
+        """Runs the one statement of `sql/{name}.sql` and returns its rows."""
+        return self.query_text(read_sql(name), parameters, tables)
+
+    def query_text(
+        self, statement: str, parameters: Parameters | None = None, tables: ArrowTables | None = None
+    ) -> pa.Table:
+        """Runs a statement given as text (an analyst's, or a file already read) and returns its rows."""
+        with self._registered(tables):
+            try:
+                relation = self._connection.sql(statement, params=dict(parameters or {}))
+                return pa.table({}) if relation is None else relation.to_arrow_table()
+            except duckdb.Error as error:
+                raise StoreError(str(error)) from error
+
+    def has_table(self, name: str) -> bool:
+        """Whether the database has a table of this name."""
+        return self.query("run/find_table", {"name": name}).num_rows > 0
+
+    def stream(self, name: str, rows: int, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `sql/{name}.sql` in Arrow batches of at most `rows`: bounded memory."""
+        try:
+            relation = self._connection.sql(read_sql(name), params=dict(parameters or {}))
+            yield from relation.to_arrow_reader(rows)
+        except duckdb.Error as error:
+            raise StoreError(f"sql/{name}.sql: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits at the end, rolls back on any exception and lets it through."""
+        self._connection.begin()
+        try:
+            yield
+            self._connection.commit()
+        except BaseException as error:
+            with contextlib.suppress(duckdb.Error):  # the first error is the one to tell
+                self._connection.rollback()
+            if isinstance(error, duckdb.Error):
+                raise StoreError(f"the transaction was rolled back: {first_line(error)}") from error
+            raise
+
+    @contextmanager
+    def _registered(self, tables: ArrowTables | None) -> Iterator[None]:
+        for table_name, table in (tables or {}).items():
+            self._connection.register(table_name, table)
+        try:
+            yield
+        finally:
+            for table_name in tables or {}:
+                self._connection.unregister(table_name)
+
+
+@contextmanager
+def open_database(
+    path: Path, limits: DatabaseLimits, *, read_only: bool = False, wait_s: float = 1.0
+) -> Iterator[Database]:
+    """Opens the file for one unit of work, and closes it after.
+
+    DuckDB lets one process write or several read, and refuses at once: so a lock held elsewhere is retried every
+    10 ms up to `wait_s`.
+
+    Raises:
+        StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open.
+    """
+    connection = _connect(path, limits, read_only, wait_s)
+    try:
+        yield Database(connection)
+    finally:
+        connection.close()
+
+
+def read_sql(name: str) -> str:
+    """The text of `sql/{name}.sql`."""
+    return (SQL_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _connect(path: Path, limits: DatabaseLimits, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": limits.memory_limit,
+        "threads": limits.threads,
+        "temp_directory": str(limits.temp_directory),
+        "autoinstall_known_extensions": False,  # nothing is downloaded
+    }
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            connection = duckdb.connect(str(path), read_only=read_only, config=config)
+            connection.execute("set TimeZone = 'UTC'")
+            return connection
+        except duckdb.IOException as error:
+            if "lock" not in str(error) or time.monotonic() >= deadline:
+                raise StoreError(f"{path}: cannot open the database: {first_line(error)}") from error
+            time.sleep(0.01)
+        except duckdb.Error as error:
+            raise StoreError(f"{path}: cannot open the database: {first_line(error)}") from error
+

@@ -1,0 +1,52 @@
+"""The one family of foreseen failures, each with the exit code of the command that meets it.
+
+Form of a message: where, what was found, what is allowed, what to do; one line. A malformed model answer is not
+here: it is data. Texts of queries and passages never stand in a message. Knows nothing of who raises or prints.
+"""
+
+
+class PackrankError(Exception):
+    """Any failure that packrank foresees; `exit_code` is the command's."""
+
+    exit_code = 1
+
+
+class ConfigError(PackrankError):
+    """A setting, parameter or prompt template that cannot work: whoever edits configs/ acts."""
+
+    exit_code = 2
+
+
+class PromptTooLong(ConfigError):
+    """The resolved sizes cannot fit a prompt: whoever sets window_size or the token limits acts."""
+
+
+class InputError(PackrankError):
+    """Queries, documents, candidates or qrels that cannot be a night's input: their owner acts."""
+
+    exit_code = 3
+
+
+class CheckFailed(PackrankError):
+    """The scores are stored but not published: whoever is on call looks."""
+
+    exit_code = 4
+
+
+class AlreadyRunning(PackrankError):
+    """Another run holds the database's run lock."""
+
+    exit_code = 5
+
+
+class EngineError(PackrankError):
+    """The engine refused its settings, died, hung, or answered something other than it was asked."""
+
+
+class StoreError(PackrankError):
+    """The database or the spool cannot be read or written; nothing committed is lost."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a driver's message, for messages of ours, which are one line long."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,435 @@
+"""The engine child: one process of ours that holds vLLM's offline `LLM` and answers batches over a pipe.
+
+    night's loop  --  EngineProcess  ==pipe==>  serve()  --  vllm.LLM.generate
+
+The child dies with its parent (PR_SET_PDEATHSIG), has its own session (so that Ctrl-C stays with the parent and its
+group can be killed), keeps vLLM's core inside itself (VLLM_ENABLE_V1_MULTIPROCESSING=0) and writes to a log file.
+The only module that imports vllm, and only inside the child. Knows nothing of windows, queries or runs.
+"""
+
+import contextlib
+import ctypes
+import difflib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.errors import ConfigError, EngineError, first_line
+from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
+from tasks.pack.batches import Batch
+from tasks.pack.kv_budget import KVCacheLimits
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 0.2
+CLOSE_S = 10.0  # vLLM takes 2.9 s to end by itself
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to start the child, and how long it may take."""
+
+    keywords: Mapping[str, Any]  # of vllm.LLM
+    environment: Mapping[str, str]
+    log_path: Path
+    start_timeout_s: float
+    batch_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A prompt on the pipe."""
+
+    request_id: str
+    prompt_token_ids: np.ndarray
+    max_tokens: int
+    logprob_token_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A finished request on the pipe."""
+
+    request_id: str
+    text: str
+    finish_reason: str
+    output_tokens: int
+    cached_tokens: int
+    logprobs: tuple[float | None, ...] | None
+    times: RequestTimes | None
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """A finished batch on the pipe."""
+
+    answers: list[_Answer]
+    engine_s: float
+    itl_s: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What went wrong in the child, in one line."""
+
+    message: str
+    is_config: bool
+
+
+class EngineProcess:
+    """The parent's side of one child."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise EngineError("the engine must be started from the main thread: its death signal is bound to it")
+        self._options = options
+        self._pipe, child_pipe = Pipe()
+        options.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with options.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tasks.generate.engine", str(child_pipe.fileno()), str(os.getpid())],
+                env={**os.environ, **options.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[child_pipe.fileno()],
+                start_new_session=True,
+            )
+        child_pipe.close()
+
+    def wait_until_ready(self) -> EngineInfo:
+        """Loads the model and returns what the engine reported.
+
+        Raises:
+            ConfigError: vLLM does not know a key of [engine], or refuses its value.
+            EngineError: it could not start.
+        """
+        self._pipe.send(dict(self._options.keywords))
+        info = self._receive(self._options.start_timeout_s, "start")
+        assert isinstance(info, EngineInfo), type(info)
+        self.info = info
+        return info
+
+    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
+        """See `Engine.generate`."""
+        submitted_at = datetime.now(UTC)
+        self._pipe.send(
+            [
+                _Request(each.request_id, each.prompt_token_ids, each.max_tokens, each.logprob_token_ids)
+                for each in batch.prompts
+            ]
+        )
+        meanwhile()
+        reply = self._receive(self._options.batch_timeout_s, f"batch of {len(batch.prompts)} prompts")
+        assert isinstance(reply, _Answers), type(reply)
+        stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s)
+        return [_generation(answer) for answer in reply.answers], stats
+
+    def close(self) -> None:
+        """Lets the child end by itself, and kills its group if it does not."""
+        self._pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the child and whatever it started, now."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _receive(self, timeout_s: float, what: str) -> object:
+        deadline = time.monotonic() + timeout_s
+        while not self._pipe.poll(POLL_S):
+            if self._process.poll() is not None and not self._pipe.poll(0):
+                raise self._died(what)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise EngineError(
+                    f"engine: no answer to a {what} within {timeout_s:.0f} s, so it was killed. See "
+                    f"{self._options.log_path}; raise [packing] batch_timeout_s or start_timeout_s if it was only slow."
+                )
+        try:
+            reply = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._died(what) from error
+        if isinstance(reply, _Refusal):
+            raise ConfigError(reply.message) if reply.is_config else EngineError(reply.message)
+        return reply
+
+    def _died(self, what: str) -> EngineError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        return EngineError(
+            f"engine: its process ended (exit status {self._process.poll()}) during a {what}. "
+            f"See {self._options.log_path}."
+        )
+
+
+class EngineOnDemand:
+    """An engine that starts when it is first needed, and again after a death or a hang, a set number of times."""
+
+    def __init__(self, options: EngineOptions, max_starts: int, on_ready: Callable[[EngineInfo], None]) -> None:
+        self._options = options
+        self._max_starts = max_starts
+        self._on_ready = on_ready
+        self._num_starts = 0
+        self._process: EngineProcess | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """See `Engine.info`; starts the engine if none runs."""
+        return self._running().info
+
+    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
+        """See `Engine.generate`; a batch that an engine died of is asked again of a fresh one."""
+        while True:
+            try:
+                return self._running().generate(batch, meanwhile)
+            except EngineError as error:
+                self.kill()
+                if self._num_starts >= self._max_starts:
+                    raise EngineError(f"{error} It was started {self._num_starts} times; giving up.") from error
+                logger.warning("engine lost, starting another: %s", error)
+
+    def close(self) -> None:
+        """Ends the engine, if one runs."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def kill(self) -> None:
+        """Ends the engine now, if one runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _running(self) -> EngineProcess:
+        if self._process is None:
+            self._num_starts += 1
+            self._process = EngineProcess(self._options)
+            self._on_ready(self._process.wait_until_ready())
+        return self._process
+
+
+@contextmanager
+def engine_on_demand(
+    options: EngineOptions, max_starts: int, on_ready: Callable[[EngineInfo], None]
+) -> Iterator[EngineOnDemand]:
+    """Ended on the way out: gently after success, by a kill after any exception.
+
+    Args:
+        options: how to start it.
+        max_starts: how often it may be started in all.
+        on_ready: told what each start reported; may refuse it by an exception.
+    """
+    engine = EngineOnDemand(options, max_starts, on_ready)
+    try:
+        yield engine
+    except BaseException:
+        engine.kill()
+        raise
+    engine.close()
+
+
+def _generation(answer: _Answer) -> Generation:
+    return Generation(
+        request_id=answer.request_id,
+        text=answer.text,
+        finish_reason=answer.finish_reason,
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        logprobs=answer.logprobs,
+        latency=latency(answer.times, answer.output_tokens),
+        num_preemptions=answer.num_preemptions,
+    )
+
+
+# ---- the child ----------------------------------------------------------------------------------------------------
+
+
+class _GapLogger:
+    """A vLLM stat logger that keeps every gap between two tokens (v1/metrics/loggers.py, StatLoggerBase)."""
+
+    def __init__(self) -> None:
+        self.gaps: list[float] = []
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if iteration_stats is not None:
+            self.gaps.extend(iteration_stats.inter_token_latencies_iter)
+
+    def take(self) -> np.ndarray:
+        gaps, self.gaps = np.array(self.gaps, np.float64), []
+        return gaps
+
+    def log(self) -> None:
+        """Nothing to print."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to print."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """The engine never sleeps."""
+
+
+def serve(pipe: Connection) -> None:
+    """Reads the engine's settings, then batches, until the pipe ends."""
+    try:
+        llm = _build(pipe.recv())
+    except Exception as error:
+        pipe.send(_refusal(error))
+        return
+    gaps = _GapLogger()
+    llm.llm_engine.logger_manager.stat_loggers.append(gaps)
+    pipe.send(_info(llm))
+    while True:
+        try:
+            requests = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(_answer_batch(llm, requests, gaps))
+        except Exception as error:
+            pipe.send(_Refusal(f"engine: {type(error).__name__}: {first_line(error)}", is_config=False))
+
+
+def _build(keywords: dict[str, Any]) -> Any:
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = {field.name for field in fields(EngineArgs)}
+    for key in keywords:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            raise ConfigError(f"[engine] {key}: vLLM knows no such setting.{f' Is it {close[0]}?' if close else ''}")
+    return LLM(**{"disable_log_stats": False, "use_tqdm_on_load": False, **keywords})
+
+
+def _refusal(error: Exception) -> _Refusal:
+    if isinstance(error, ConfigError):
+        return _Refusal(str(error), is_config=True)
+    lines = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    message = f"engine: vLLM did not start: {type(error).__name__}: {lines[:600]}"
+    return _Refusal(message, is_config=isinstance(error, TypeError | ValueError))
+
+
+def _info(llm: Any) -> EngineInfo:
+    """Reads the limits; their path has moved before (vLLM 0.32: llm_engine.vllm_config)."""
+    from vllm.platforms import current_platform
+
+    config = llm.llm_engine.vllm_config
+    limits = KVCacheLimits(
+        num_gpu_blocks=config.cache_config.num_gpu_blocks,
+        block_size=config.cache_config.block_size,
+        max_num_seqs=config.scheduler_config.max_num_seqs,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        max_model_len=config.model_config.max_model_len,
+        num_lookahead_tokens=config.num_lookahead_tokens,
+        max_concurrency=config.cache_config.kv_cache_max_concurrency,
+    )
+    return EngineInfo(
+        limits=limits,
+        device=current_platform.get_device_name(),
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        enable_prefix_caching=bool(config.cache_config.enable_prefix_caching),
+    )
+
+
+def _answer_batch(llm: Any, requests: Sequence[_Request], gaps: _GapLogger) -> _Answers:
+    from vllm import TokensPrompt
+
+    ids = [request.prompt_token_ids.tolist() for request in requests]
+    started = time.monotonic()
+    outputs = llm.generate(
+        [TokensPrompt(prompt_token_ids=each) for each in ids],
+        [_sampling_params(request) for request in requests],
+        use_tqdm=False,
+    )
+    engine_s = time.monotonic() - started
+    if len(outputs) != len(requests):
+        raise EngineError(f"{len(outputs)} outputs for {len(requests)} prompts, first {requests[0].request_id}")
+    for request, asked, output in zip(requests, ids, outputs, strict=True):
+        if list(output.prompt_token_ids) != asked:
+            raise EngineError(f"the output for {request.request_id} belongs to another prompt")
+    answers = [_answer(request, output) for request, output in zip(requests, outputs, strict=True)]
+    return _Answers(answers, engine_s, gaps.take())
+
+
+def _sampling_params(request: _Request) -> Any:
+    """Everything explicit: vLLM's defaults are temperature 1.0 and 16 tokens, or the model's generation_config."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        n=1,
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        max_tokens=request.max_tokens,
+        min_tokens=0,
+        logprob_token_ids=None if request.logprob_token_ids is None else list(request.logprob_token_ids),
+        flat_logprobs=True,
+        detokenize=request.logprob_token_ids is None,
+    )
+
+
+def _answer(request: _Request, output: Any) -> _Answer:
+    completion = output.outputs[0]
+    logprobs = None
+    if request.logprob_token_ids is not None:
+        flat = completion.logprobs
+        found = dict(zip(flat.token_ids, flat.logprobs, strict=True)) if flat is not None else {}
+        logprobs = tuple(found.get(token_id) for token_id in request.logprob_token_ids)
+    return _Answer(
+        request_id=request.request_id,
+        text=completion.text,
+        finish_reason=str(completion.finish_reason),
+        output_tokens=len(completion.token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        logprobs=logprobs,
+        times=_times(output.metrics),
+        num_preemptions=getattr(output.metrics, "num_preemptions", 0),
+    )
+
+
+def _times(metrics: Any) -> RequestTimes | None:
+    """None where the engine gives no metrics, or not all of them (vllm#15394): never a lost batch."""
+    names = [field.name for field in fields(RequestTimes)]
+    values = [getattr(metrics, name, None) for name in names]
+    return None if any(value is None for value in values) else RequestTimes(*map(float, values))
+
+
+def main() -> None:
+    """Entry point of the child: `python -m tasks.generate.engine PIPE_FD PARENT_PID`."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[2]):  # the parent died before the line above
+        os._exit(1)
+    from tasks.generate import engine  # records must unpickle as tasks.generate.engine, not as __main__
+
+    with Connection(int(sys.argv[1])) as pipe:
+        engine.serve(pipe)
+
+
+if __name__ == "__main__":
+    main()

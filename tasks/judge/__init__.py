@@ -1,0 +1,1 @@
+"""How good a run was and what it took, for people."""

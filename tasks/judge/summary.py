@@ -1,0 +1,169 @@
+"""What a run did, as a few tables: read from the views, so that a log, an artifact and a query cannot disagree.
+
+Knows nothing of Prefect or terminals beyond writing Markdown and rich tables.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from tasks.errors import PackrankError
+from tasks.keep.store import Store
+
+MS = 1000.0
+
+SERVING_ROWS = (  # label as `vllm bench serve` prints it, column, factor
+    ("Successful requests", "successful_requests", 1),
+    ("Benchmark duration (s)", "duration_s", 1),
+    ("Total input tokens", "total_input_tokens", 1),
+    ("Total generated tokens", "total_generated_tokens", 1),
+    ("Request throughput (req/s)", "requests_per_s", 1),
+    ("Output token throughput (tok/s)", "output_tokens_per_s", 1),
+    ("Total token throughput (tok/s)", "total_tokens_per_s", 1),
+    ("Mean TTFT (ms)", "mean_ttft_s", MS),
+    ("Median TTFT (ms)", "median_ttft_s", MS),
+    ("P99 TTFT (ms)", "p99_ttft_s", MS),
+    ("Mean TPOT (ms)", "mean_tpot_s", MS),
+    ("Median TPOT (ms)", "median_tpot_s", MS),
+    ("P99 TPOT (ms)", "p99_tpot_s", MS),
+    ("Mean ITL (ms)", "mean_itl_s", MS),
+    ("Median ITL (ms)", "median_itl_s", MS),
+    ("P99 ITL (ms)", "p99_itl_s", MS),
+    ("Mean E2EL (ms)", "mean_e2el_s", MS),
+    ("Median E2EL (ms)", "median_e2el_s", MS),
+    ("P99 E2EL (ms)", "p99_e2el_s", MS),
+    ("Mean queue time (ms)", "mean_queue_s", MS),
+    ("Median queue time (ms)", "median_queue_s", MS),
+    ("P99 queue time (ms)", "p99_queue_s", MS),
+)
+
+RUN_ROWS = (
+    "run_id",
+    "status",
+    "night",
+    "model",
+    "device",
+    "strategy",
+    "decode_mode",
+    "input_partition",
+    "elapsed_s",
+    "engine_s",
+    "num_queries",
+    "num_ranked_queries",
+    "num_single_queries",
+    "num_partial_queries",
+    "num_fallback_queries",
+    "num_unranked_queries",
+    "num_candidates",
+    "num_quarantined_candidates",
+    "num_windows",
+    "num_batches",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "num_passages",
+    "truncated_passages",
+    "truncated_tokens",
+    "num_preemptions",
+    "error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryTable:
+    """A titled table of texts; `note` says what a reader may miss."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str | None = None
+
+
+def summarise(store: Store, run_id: str) -> list[SummaryTable]:
+    """The run's tables: itself, what was set aside, one query before and after, quality, serving figures, blocks.
+
+    Raises:
+        PackrankError: no such run.
+    """
+    runs = _rows(store, "run", run_id)
+    if not runs:
+        raise PackrankError(f"no run {run_id!r} in {store.path}. `packrank runs` lists them.")
+    tables = [
+        _pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
+        _listing("Set aside", _rows(store, "quarantine", run_id)),
+        _before_after(_rows(store, "before_after", run_id)),
+        _listing("Quality", _rows(store, "quality", run_id)),
+        _serving(_rows(store, "serving", run_id)),
+        _listing("KV-cache budget", _rows(store, "budget", run_id)),
+        _listing("Checks", _rows(store, "checks", run_id)),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def to_markdown(tables: list[SummaryTable]) -> str:
+    """The tables as GitHub-style Markdown; pipes in values are escaped."""
+    parts = []
+    for table in tables:
+        frame = pd.DataFrame(table.rows, columns=list(table.columns)).map(lambda text: text.replace("|", "\\|"))
+        parts.append(f"## {table.title}\n\n{frame.to_markdown(index=False, disable_numparse=True)}\n")
+        if table.note:
+            parts.append(f"{table.note}\n")
+    return "\n".join(parts)
+
+
+def print_tables(tables: list[SummaryTable], console: Console) -> None:
+    """The tables on a terminal."""
+    for table in tables:
+        drawn = Table(title=table.title, title_justify="left", title_style="bold", caption=table.note)
+        for number, column in enumerate(table.columns):
+            drawn.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*row)
+        console.print(drawn, markup=False)
+
+
+def value_text(value: object) -> str:
+    """A value as people read it: numbers grouped, four places below 1, '-' for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _rows(store: Store, name: str, run_id: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = store.query(f"summary/{name}", {"run_id": run_id}).to_pylist()
+    return rows
+
+
+def _pairs(title: str, pairs: Sequence[tuple[str, object]], note: str | None = None) -> SummaryTable:
+    return SummaryTable(title, ("", "value"), tuple((name, value_text(value)) for name, value in pairs), note)
+
+
+def _listing(title: str, rows: list[dict[str, Any]]) -> SummaryTable | None:
+    if not rows:
+        return None
+    return SummaryTable(title, tuple(rows[0]), tuple(tuple(map(value_text, row.values())) for row in rows))
+
+
+def _before_after(rows: list[dict[str, Any]]) -> SummaryTable | None:
+    shown = [{name: value for name, value in row.items() if name != "query_id"} for row in rows]
+    return _listing(f"Query {rows[0]['query_id']}: first ten before and after", shown) if rows else None
+
+
+def _serving(rows: list[dict[str, Any]]) -> SummaryTable | None:
+    if not rows:
+        return None
+    figures = rows[0]
+    note = "One-token answers have no TPOT and no ITL." if figures["mean_tpot_s"] is None else None
+    pairs = [
+        (label, None if figures[column] is None else figures[column] * factor)
+        for label, column, factor in SERVING_ROWS
+    ]
+    return _pairs("Serving benchmark", pairs, note)

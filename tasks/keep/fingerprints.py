@@ -1,0 +1,60 @@
+"""Identity: of a model, of a run, and of everything that a query's ranking depends on.
+
+Digests are BLAKE2b or SHA-256, never Python's salted `hash`. Knows nothing of where they are stored.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+IDENTITY_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+
+
+def model_identity(folder: Path) -> str:
+    """A hub snapshot's commit; else SHA-256 over the small files and each weight file's name, size and mtime."""
+    if folder.parent.name == "snapshots":  # hub cache: models--owner--name/snapshots/{commit}
+        return folder.name
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name in IDENTITY_FILES:
+            digest.update(path.name.encode() + path.read_bytes())
+        elif path.suffix in WEIGHT_SUFFIXES:
+            stat = path.stat()
+            digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def run_id(night: date, name: str, ranking: Mapping[str, Any], input_digest: str) -> str:
+    """`{night}-{name}-{8 hex}`: the same night, settings and input give the same id."""
+    digest = hashlib.sha256(canonical_json(ranking).encode() + input_digest.encode())
+    return f"{night.isoformat()}-{name}-{digest.hexdigest()[:8]}"
+
+
+def recipe_digest(recipe: Mapping[str, Any]) -> int:
+    """64 bits over model, prompt, strategy and sizes: all that a ranking depends on beside its texts."""
+    return _first_8_bytes(hashlib.blake2b(canonical_json(recipe).encode(), digest_size=8))
+
+
+def candidates_digest(doc_ids: list[str]) -> int:
+    """64 bits over the ids in first-stage order."""
+    return _first_8_bytes(hashlib.blake2b("\x00".join(doc_ids).encode(), digest_size=8))
+
+
+def documents_digest(digests: np.ndarray) -> int:
+    """64 bits over the documents' own digests (1D uint64) in first-stage order."""
+    return _first_8_bytes(hashlib.blake2b(np.ascontiguousarray(digests, "<u8").tobytes(), digest_size=8))
+
+
+def canonical_json(value: Mapping[str, Any]) -> str:
+    """The same text for the same values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _first_8_bytes(digest: "hashlib.blake2b") -> int:
+    return int.from_bytes(digest.digest()[:8], "little")

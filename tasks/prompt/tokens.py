@@ -1,0 +1,201 @@
+"""The model's tokenizer, with one rule: no added-token id, special or not, ever comes from data.
+
+Loads `tokenizer.json` with the tokenizers library, which needs neither torch nor the model. Knows nothing of prompts.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from tasks.errors import ConfigError, first_line
+
+CONTINUATION_BYTES = range(0x80, 0xC0)  # a token that starts with one of these starts inside a character
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a prompt: words of ours or of the template, or data."""
+
+    text: str
+    is_data: bool
+
+
+class ModelTokens:
+    """Text to token ids and back, for one model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = True  # '<|im_end|>' in data becomes plain ids
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._added = {
+            added.content: token_id for token_id, added in tokenizer.get_added_tokens_decoder().items() if added.content
+        }
+        self._added_pattern = re.compile("|".join(re.escape(text) for text in sorted(self._added, key=len)[::-1]))
+        self._anchor = _anchor(tokenizer)
+        self._starts_inside = _starting_inside_a_character(tokenizer)
+
+    @property
+    def added_ids(self) -> frozenset[int]:
+        """The ids that only the template may write."""
+        return frozenset(self._added.values())
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def encode_data(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Each text's ids, 1D int32, none of them an added token's.
+
+        `encode_special_tokens` covers special tokens only: a text that holds '</think>' as a plain added token is
+        split inside it and the halves are encoded apart.
+        """
+        encoded = [self._split(text) if self._holds_added(text) else text for text in texts]
+        whole = [text for text in encoded if isinstance(text, str)]
+        ids = iter(self._encode(whole))
+        return [next(ids) if isinstance(text, str) else np.concatenate(self._encode(text)) for text in encoded]
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """The ids of the joined pieces, 1D int32: as the tokenizer would write the string, but for added tokens.
+
+        An added token's string gives its id where it lies wholly inside words of ours; where data takes part in it,
+        it is split.
+        """
+        text = "".join(piece.text for piece in pieces)
+        runs: list[np.ndarray] = []
+        done = 0
+        for start, end in self._template_tokens(pieces, text):
+            runs += self.encode_data([text[done:start]]) if start > done else []
+            runs.append(np.array([self._added[text[start:end]]], np.int32))
+            done = end
+        runs += self.encode_data([text[done:]]) if done < len(text) else []
+        return np.concatenate(runs) if runs else np.empty(0, np.int32)
+
+    def bos_ids(self) -> np.ndarray:
+        """What the tokenizer itself puts before a text, for models without a chat template: 1D int32, may be empty."""
+        ids = self._tokenizer.encode("a", add_special_tokens=True).ids
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        return np.array(ids[: len(ids) - len(plain)] if ids[-len(plain) :] == plain else [], np.int32)
+
+    def character_boundary(self, ids: np.ndarray, num_tokens: int) -> int:
+        """The largest k <= num_tokens for which ids[:k] ends between two characters."""
+        while 0 < num_tokens < len(ids) and self._starts_inside[ids[num_tokens]]:
+            num_tokens -= 1
+        return num_tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, added tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _holds_added(self, text: str) -> bool:
+        return bool(self._added) and self._added_pattern.search(text) is not None
+
+    def _split(self, text: str) -> list[str]:
+        """Cuts the text inside every occurrence of an added token's string, until none is left."""
+        match = self._added_pattern.search(text)
+        if match is None:
+            return [text]
+        middle = match.start() + max(1, (match.end() - match.start()) // 2)
+        if len(match.group()) == 1:  # a one-character added token cannot be split: it is left out
+            return [part for half in (text[: match.start()], text[match.end() :]) if half for part in self._split(half)]
+        return self._split(text[:middle]) + self._split(text[middle:])
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if not texts:
+            return []
+        encoded = self._tokenizer.encode_batch([self._anchor.text + text for text in texts], add_special_tokens=False)
+        return [self._without_added(each.ids[self._anchor.num_tokens :]) for each in encoded]
+
+    def _without_added(self, ids: list[int]) -> np.ndarray:
+        """A normaliser may still build an added token out of other characters; it is left out."""
+        array = np.array(ids, np.int32)
+        if not self._added:
+            return array
+        is_added = np.isin(array, np.fromiter(self._added.values(), np.int32))
+        return array[~is_added] if is_added.any() else array
+
+    def _template_tokens(self, pieces: Sequence[Piece], text: str) -> list[tuple[int, int]]:
+        """The spans of added tokens that no data takes part in."""
+        if not self._added:
+            return []
+        data_spans, place = [], 0
+        for piece in pieces:
+            if piece.is_data:
+                data_spans.append((place, place + len(piece.text)))
+            place += len(piece.text)
+        spans = (match.span() for match in self._added_pattern.finditer(text))
+        return [
+            (start, end) for start, end in spans if all(end <= first or last <= start for first, last in data_spans)
+        ]
+
+
+def load_model_tokens(model_folder: Path) -> ModelTokens:
+    """Reads the folder's `tokenizer.json`.
+
+    Raises:
+        ConfigError: no such file, or one that the tokenizers library cannot read.
+    """
+    path = model_folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"{model_folder}: no tokenizer.json. [engine] model must be a folder with a fast tokenizer, or a model "
+            "of the hub that has one."
+        )
+    try:
+        return ModelTokens(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises plain Exception
+        raise ConfigError(f"{path}: not a tokenizer: {first_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """A text put before every encoded piece, and taken off again."""
+
+    text: str
+    num_tokens: int
+
+
+def _anchor(tokenizer: Tokenizer) -> _Anchor:
+    """SentencePiece-style tokenizers write a space before every text: pieces are encoded behind a line break instead.
+
+    Raises:
+        ConfigError: a tokenizer whose pieces cannot be encoded apart.
+    """
+    plain = tokenizer.encode("\n", add_special_tokens=False).ids
+    joined = tokenizer.encode("\na", add_special_tokens=False).ids
+    alone = tokenizer.encode("a", add_special_tokens=False).ids
+    if joined[len(plain) :] == alone:
+        return _Anchor("", 0)
+    if joined[: len(plain)] != plain:
+        raise ConfigError("the model's tokenizer joins a line break with the letter after it: pieces cannot be cached")
+    return _Anchor("\n", len(plain))
+
+
+def _starting_inside_a_character(tokenizer: Tokenizer) -> np.ndarray:
+    """For each id, whether its first byte continues a UTF-8 character: 1D bool."""
+    flags = np.zeros(tokenizer.get_vocab_size(with_added_tokens=True) + 1, bool)
+    alphabet = _byte_alphabet() if _is_byte_level(json.loads(tokenizer.to_str())) else {}
+    for token, token_id in tokenizer.get_vocab(with_added_tokens=False).items():
+        fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", token)
+        first_byte = int(fallback[1], 16) if fallback else alphabet.get(token[:1], 0)
+        if token_id < len(flags):
+            flags[token_id] = first_byte in CONTINUATION_BYTES
+    return flags
+
+
+def _is_byte_level(document: dict[str, Any]) -> bool:
+    return '"ByteLevel"' in json.dumps([document.get("pre_tokenizer"), document.get("decoder")])
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters by which byte-level tokenizers write bytes (GPT-2): printable ones stand for themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}

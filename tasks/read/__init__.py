@@ -1,0 +1,1 @@
+"""Queries, documents and candidates: found, checked, joined and laid out once for the night."""

@@ -1,0 +1,127 @@
+"""Finds which document rows a night needs, then streams their titles and texts once.
+
+Flat documents are keyed by doc_id. In the nested layout each query brings its own text, so the key is the doc_id with
+the text's hash. Texts never stay: they are handed on in small chunks. Knows nothing of tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.database import Database
+from tasks.errors import InputError
+from tasks.read.parquet_files import Column, ParquetInput, normalised_values, read_batches
+from tasks.read.queries import check_no_null_ids
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk:
+    """Some needed documents: parallel lists, in input order."""
+
+    row_nos: np.ndarray  # int64, place in the input
+    titles: list[str | None]
+    texts: list[str | None]
+
+
+def document_columns(names: dict[str, str]) -> tuple[Column, ...]:
+    """The columns of `documents`, under their names in the files; a title is optional."""
+    return (
+        Column("doc_id", "id", names.get("doc_id", "doc_id")),
+        Column("text", "text", names.get("text", "text")),
+        Column("title", "text", names.get("title", "title"), is_required=False),
+    )
+
+
+def stage_document_ids(database: Database, opened: ParquetInput) -> None:
+    """Fills `document_rows` from flat documents.
+
+    Raises:
+        InputError: a null doc_id.
+    """
+    row_no = 0
+    for file, batch in read_batches(opened, ["doc_id"]):
+        ids = batch.column("doc_id")
+        check_no_null_ids(opened, file.path, file.num_rows, ids)
+        rows = pa.table({"row_no": np.arange(row_no, row_no + len(ids)), "doc_id": ids, "doc_key": ids})
+        database.execute("stage/insert_document_rows", tables={"rows": rows})
+        row_no += len(ids)
+
+
+def read_texts(opened: ParquetInput, row_nos: np.ndarray) -> Iterator[TextChunk]:
+    """Streams the rows `row_nos` (int64, ascending) of flat documents, or of nested candidates unrolled."""
+    chunks = _nested_chunks(opened) if opened.source == "nested" else _flat_chunks(opened)
+    first = 0
+    for titles, texts in chunks:
+        low, high = np.searchsorted(row_nos, [first, first + len(texts)])
+        wanted = row_nos[low:high]
+        if len(wanted):
+            places = pa.array(wanted - first)
+            yield TextChunk(wanted, titles.take(places).to_pylist(), texts.take(places).to_pylist())
+        first += len(texts)
+
+
+def check_duplicates(database: Database, opened: ParquetInput) -> None:
+    """One doc_id with two contents cannot be a document; the same row twice is kept once and noted.
+
+    Raises:
+        InputError: naming the id and its rows.
+    """
+    repeated = database.query("stage/find_repeated_documents")
+    if repeated.num_rows == 0:
+        return
+    contents: dict[str, tuple[str | None, str | None]] = {}
+    rows = dict(zip(repeated.column("row_no").to_pylist(), repeated.column("doc_id").to_pylist(), strict=True))
+    for chunk in read_texts(opened, np.array(sorted(rows), np.int64)):
+        for row_no, title, text in zip(chunk.row_nos.tolist(), chunk.titles, chunk.texts, strict=True):
+            doc_id = rows[row_no]
+            if contents.setdefault(doc_id, (title, text)) != (title, text):
+                num_rows = list(rows.values()).count(doc_id)
+                raise InputError(
+                    f"{opened.source}: {opened.files[0].path}: doc_id {doc_id!r} comes in {num_rows} rows with "
+                    "different contents. Keep one row an id."
+                )
+
+
+def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
+    """Nested rows as flat candidates: (query_id, doc_id, text, given_rank, given_score), in list order.
+
+    The rank is the place in the list, from 1. Null and empty lists give no row.
+    """
+    lists = batch.column("candidates")
+    if pa.types.is_dictionary(lists.type):
+        lists = lists.dictionary_decode()
+    parents = pc.list_parent_indices(lists)
+    structs = pc.list_flatten(lists)
+    starts = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), out=starts[1:])
+    parent_rows = parents.to_numpy(zero_copy_only=False).astype(np.int64)
+    ranks = np.arange(len(structs)) - starts[parent_rows] + 1
+    return pa.table(
+        {
+            "query_id": batch.column("query_id").take(parents),
+            "doc_id": normalised_values(_field(structs, "doc_id"), "id", f"{where} doc_id"),
+            "text": normalised_values(_field(structs, "text"), "text", f"{where} text"),
+            "given_rank": ranks,
+            "given_score": normalised_values(_field(structs, "score"), "score", f"{where} score"),
+        }
+    )
+
+
+def _field(structs: pa.StructArray, name: str) -> pa.Array:
+    if name not in {field.name for field in structs.type}:
+        return pa.nulls(len(structs))
+    return pc.struct_field(structs, name)
+
+
+def _flat_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array]]:
+    for _, batch in read_batches(opened, ["title", "text"]):
+        yield batch.column("title"), batch.column("text")
+
+
+def _nested_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array]]:
+    for file, batch in read_batches(opened, ["query_id", "candidates"]):
+        texts = unroll(batch, f"{opened.source}: {file.path}: candidates").column("text").combine_chunks()
+        yield pa.nulls(len(texts), pa.string()), texts

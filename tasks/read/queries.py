@@ -1,0 +1,63 @@
+"""Loads the queries into the staging database, one row an id, each with the reason why it cannot be ranked.
+
+Knows nothing of candidates and documents.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.database import Database
+from tasks.errors import InputError
+from tasks.read.parquet_files import Column, ParquetInput, read_batches
+
+CountTokens = Callable[[Sequence[str]], np.ndarray]  # texts -> int32 tokens of each as it stands in a prompt; 0: blank
+
+
+def query_columns(names: dict[str, str]) -> tuple[Column, ...]:
+    """The columns of `queries`, under their names in the files."""
+    return (
+        Column("query_id", "id", names.get("query_id", "query_id")),
+        Column("text", "text", names.get("text", "text")),
+    )
+
+
+def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountTokens) -> None:
+    """Fills `query_rows(query_id, text, num_tokens)`.
+
+    Raises:
+        InputError: a null query_id, or one id with two texts.
+    """
+    for file, batch in read_batches(opened, ["query_id", "text"]):
+        check_no_null_ids(opened, file.path, file.num_rows, batch.column("query_id"))
+        texts = [text or "" for text in batch.column("text").to_pylist()]
+        lengths = pa.array(count_tokens(texts), pa.int32())
+        rows = batch.append_column("num_tokens", lengths)
+        database.execute("stage/insert_query_rows", tables={"rows": pa.Table.from_batches([rows])})
+    check_one_text_each(database, opened)
+
+
+def check_no_null_ids(opened: ParquetInput, path: str, num_rows: int, ids: pa.Array) -> None:
+    """Without its id no result could be joined back.
+
+    Raises:
+        InputError: naming file, column and rows.
+    """
+    if ids.null_count:
+        name = opened.columns[0].file_name
+        raise InputError(
+            f"{opened.source}: {path}: column {name!r} is null in {ids.null_count} of {num_rows} rows; "
+            "every row needs its id. Drop or repair them upstream."
+        )
+
+
+def check_one_text_each(database: Database, opened: ParquetInput) -> None:
+    """Raises InputError if one query_id has two texts."""
+    clashes = database.query("stage/find_query_clashes").to_pylist()
+    if clashes:
+        first = clashes[0]
+        raise InputError(
+            f"{opened.source}: {opened.files[0].path}: query_id {first['query_id']!r} has {first['num_texts']} different "
+            f"texts in {first['num_rows']} rows ({len(clashes)} such ids). Keep one row an id."
+        )

@@ -1,0 +1,188 @@
+"""Reads a night's input once, and lays it out for ranking: queries in a fixed order, lists best first, tokens mapped.
+
+    Parquet -> checked batches -> staging database (joins, orders, sets aside) -> flat files, memory-mapped
+
+Everything here is scratch: the folder can be thrown away at any time. Bounded memory: the database spills, texts
+stream. Knows nothing of models, windows or runs.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.database import Database, DatabaseLimits, open_database
+from tasks.read.candidates import (
+    CandidateLimits,
+    candidate_columns,
+    check_first_stage_order,
+    match_candidates,
+    nested_columns,
+    stage_candidates,
+    stage_nested,
+)
+from tasks.read.documents import check_duplicates, document_columns, read_texts, stage_document_ids
+from tasks.read.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input
+from tasks.read.quarantine import quarantine_documents, quarantined_rows
+from tasks.read.queries import query_columns, stage_queries
+from tasks.read.token_store import PassageEncoder, TokenStore, open_token_store, write_token_store
+from tasks.settings import ROOT, InputSettings
+
+DOC_INDEX_FILE = "candidate_documents.int32"
+SCORES_FILE = "candidate_scores.float64"
+ROWS_PER_READ = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class NightInput:
+    """The checked files of a night, not yet read."""
+
+    inputs: dict[str, ParquetInput]  # by source
+    digest: str  # SHA-256 over paths, sizes and footers
+    partition: str | None  # 'candidates: dt=2026-11-28' where one was chosen
+
+    @property
+    def num_candidate_rows(self) -> int | None:
+        """By the footers; unknown before reading in the nested layout."""
+        return self.inputs["candidates"].num_rows if "candidates" in self.inputs else None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInput:
+    """What ranking reads. Queries are numbered 0 ..; query q's candidates are rows offsets[q] .. offsets[q + 1]."""
+
+    query_ids: list[str]
+    query_texts: list[str | None]
+    query_status: list[str]  # ready, no_candidates, quarantined
+    offsets: np.ndarray  # 1D int64, num_queries + 1
+    doc_index: np.ndarray  # 1D int32, memory-mapped: each candidate's document, best first
+    first_stage_score: np.ndarray  # 1D float64, memory-mapped, NaN: none
+    doc_ids: pa.ChunkedArray  # by doc_index
+    tokens: TokenStore
+    quarantine: pa.Table
+    notes: dict[str, int]  # repairs made, and how many rows they met
+
+    @property
+    def num_queries(self) -> int:
+        """All of the run, those that cannot be ranked included."""
+        return len(self.query_ids)
+
+    @property
+    def num_candidates(self) -> int:
+        """Rows that get a score."""
+        return int(self.offsets[-1])
+
+    def list_length(self, query_index: int) -> int:
+        """How many candidates the query has."""
+        return int(self.offsets[query_index + 1] - self.offsets[query_index])
+
+
+def open_night_input(settings: InputSettings, night: date) -> NightInput:
+    """Finds the files and checks footers and schemas; reads no page of data.
+
+    Raises:
+        InputError: see `open_input`.
+        ConfigError: a partition that no input has.
+    """
+    columns = {
+        "queries": query_columns(settings.columns.queries),
+        "documents": document_columns(settings.columns.documents),
+        "candidates": candidate_columns(settings.columns.candidates),
+        "nested": nested_columns(settings.columns.nested),
+    }
+    inputs = {}
+    for source, wanted in columns.items():
+        path = getattr(settings, source)
+        if path is not None:
+            inputs[source] = open_input(
+                source,
+                resolve_path(path),
+                wanted,
+                partition=settings.partition,
+                night=night,
+                allow_empty=settings.allow_empty,
+            )
+    check_partition_setting(settings.partition, list(inputs.values()))
+    if "candidates" in inputs:
+        check_first_stage_order(inputs["candidates"])
+    chosen = [f"{source}: {each.partition}" for source, each in inputs.items() if each.partition is not None]
+    return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None)
+
+
+def resolve_path(path: str) -> str:
+    """A URL as it is, a relative path from the checkout."""
+    return path if "://" in path else str(ROOT / path)
+
+
+def stage_input(
+    found: NightInput,
+    folder: Path,
+    encoder: PassageEncoder,
+    limits: CandidateLimits,
+    max_passage_tokens: int,
+    database_limits: DatabaseLimits,
+) -> StagedInput:
+    """Reads, checks, joins and lays out the night's input in `folder`, which is emptied first.
+
+    Raises:
+        InputError: naming file, column, rows, what was found and what is wanted.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with open_database(folder / "staging.duckdb", database_limits) as database:
+        database.execute("stage/create_rows")
+        _stage_rows(database, found, encoder, limits)
+        match_candidates(database, found.inputs, limits)
+        texts = found.inputs.get("documents") or found.inputs["nested"]
+        row_nos = database.query("stage/list_document_rows").column("row_no").to_numpy()
+        reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)
+        quarantine_documents(database, reasons)
+        database.execute("stage/stage_queries")
+        _write_candidates(database, folder)
+        staged = _open_staged(database, folder)
+    (folder / "staging.duckdb").unlink()
+    return staged
+
+
+def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:
+    inputs = found.inputs
+    if "nested" in inputs:
+        stage_nested(database, inputs["nested"], encoder.count_query_tokens)
+        return
+    stage_queries(database, inputs["queries"], encoder.count_query_tokens)
+    stage_document_ids(database, inputs["documents"])
+    check_duplicates(database, inputs["documents"])
+    stage_candidates(database, inputs["candidates"], limits.rank_base)
+
+
+def _write_candidates(database: Database, folder: Path) -> None:
+    with (folder / DOC_INDEX_FILE).open("wb") as doc_indexes, (folder / SCORES_FILE).open("wb") as scores:
+        for batch in database.stream("stage/list_candidates", ROWS_PER_READ):
+            doc_indexes.write(batch.column("doc_index").to_numpy().astype("<i4", copy=False).tobytes())
+            scores.write(batch.column("first_stage_score").to_numpy().astype("<f8", copy=False).tobytes())
+
+
+def _open_staged(database: Database, folder: Path) -> StagedInput:
+    queries = database.query("stage/list_queries")
+    lengths = queries.column("num_candidates").to_numpy()
+    notes = database.query("stage/list_notes").to_pylist()
+    return StagedInput(
+        query_ids=queries.column("query_id").to_pylist(),
+        query_texts=queries.column("text").to_pylist(),
+        query_status=queries.column("status").to_pylist(),
+        offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        doc_index=_mapped(folder / DOC_INDEX_FILE, "<i4"),
+        first_stage_score=_mapped(folder / SCORES_FILE, "<f8"),
+        doc_ids=database.query("stage/list_documents").column("doc_id"),
+        tokens=open_token_store(folder),
+        quarantine=quarantined_rows(database),
+        notes={row["note"]: row["num_rows"] for row in notes},
+    )
+
+
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    return np.empty(0, dtype) if path.stat().st_size == 0 else np.memmap(path, dtype=dtype, mode="r")

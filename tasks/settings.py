@@ -1,0 +1,354 @@
+"""One TOML file and `section.key = value` overrides make one frozen `Settings`: unknown keys are refused.
+
+Defaults live in the models below, never at the point of use. `[engine]` keys are vLLM's own names and pass through
+unrenamed; those that this module does not know are judged by vLLM, before weights load. Relative paths are taken
+from the checkout. Knows nothing of what the settings are used for.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tasks.database import ROOT, DatabaseLimits
+from tasks.errors import ConfigError, first_line
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+PATH_SETTINGS = (
+    "inputs.queries",
+    "inputs.documents",
+    "inputs.candidates",
+    "inputs.nested",
+    "inputs.qrels",
+    "prompt.template",
+    "engine.model",
+    "store.database",
+)
+
+# Engine settings that bound speed and memory, not what the model computes: outside the run's identity.
+CAPACITY_SETTINGS = frozenset(
+    {
+        "async_scheduling",
+        "block_size",
+        "disable_log_stats",
+        "enable_chunked_prefill",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "pipeline_parallel_size",
+        "tensor_parallel_size",
+    }
+)
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class NightSettings(Section):
+    """Which night this is, and when it starts."""
+
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")  # of the published series; the file's stem if empty
+    cron: str | None = None  # the deployment's schedule, five fields
+    timezone: str = "UTC"
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_timezone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"{value!r} is not an IANA time zone such as 'Asia/Seoul'") from error
+        return value
+
+    @field_validator("cron")
+    @classmethod
+    def _known_cron(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                CronSim(value, datetime(2026, 1, 1))
+            except CronSimError as error:
+                raise ValueError(f"{value!r} is not a cron line of five fields ({error})") from error
+        return value
+
+    def night_at(self, now: datetime) -> date:
+        """The date of the schedule's last fire time not after `now` (aware), in the night's own time zone."""
+        local = now.astimezone(ZoneInfo(self.timezone))
+        if self.cron is None:
+            return local.date()
+        just_after = local.replace(second=59, microsecond=0)  # a reverse search excludes its start
+        return next(CronSim(self.cron, just_after, reverse=True)).date()
+
+
+class ColumnNames(Section):
+    """For each input, our column name -> the column's name in the file."""
+
+    queries: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    candidates: dict[str, str] = {}
+    nested: dict[str, str] = {}
+    qrels: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        known = {
+            "queries": {"query_id", "text"},
+            "documents": {"doc_id", "text", "title"},
+            "candidates": {"query_id", "doc_id", "rank", "score"},
+            "nested": {"query_id", "text", "candidates"},
+            "qrels": {"query_id", "doc_id", "relevance"},
+        }
+        for source, names in known.items():
+            for column in getattr(self, source):
+                if column not in names:
+                    raise ValueError(f"{source}.{column}: {source} has the columns {', '.join(sorted(names))}")
+        return self
+
+
+class InputSettings(Section):
+    """Where the first stage's output is: three flat inputs, or one nested."""
+
+    queries: str | None = None  # file, folder, glob or Hive folder; local or any fsspec URL
+    documents: str | None = None
+    candidates: str | None = None
+    nested: str | None = None  # (query_id, text, candidates list<struct<doc_id, text, score>>)
+    qrels: str | None = None  # judgments, for the run's nDCG@10
+    partition: str | None = Field(default=None, pattern=r"^[^=/]+=[^/]+$")  # 'dt=2026-11-28'; else the newest by night
+    columns: ColumnNames = ColumnNames()
+    top_k: PositiveInt | None = None  # cuts each query's list at the door
+    rank_base: Literal[0, 1] = 1  # the first stage's best rank
+    allow_empty: bool = False  # an input without rows is an error unless this says otherwise
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> Self:
+        flat = {"queries": self.queries, "documents": self.documents, "candidates": self.candidates}
+        missing = [name for name, path in flat.items() if path is None]
+        if self.nested is not None and len(missing) < len(flat):
+            raise ValueError("give either nested, or queries, documents and candidates")
+        if self.nested is None and missing:
+            raise ValueError(f"{', '.join(missing)} missing: give queries, documents and candidates, or nested")
+        return self
+
+
+class StrategySettings(Section):
+    """Which windows are asked, and how. The pairs that exist: single and sliding with either decode mode."""
+
+    name: Literal["single", "sliding"] = "sliding"
+    decode_mode: Literal["first_token", "permutation"] = "first_token"
+    window_size: Annotated[int, Field(ge=2)] | Literal["auto"] = 20
+    stride: PositiveInt | None = None  # half of the window if not given
+    depth: PositiveInt | None = None  # how deep the model ranks; the rest keeps first-stage order
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _stride_within_window(self) -> Self:
+        if self.window_size == "auto":
+            return self
+        if self.stride is not None and self.stride > self.window_size:
+            raise ValueError(
+                f"stride = {self.stride} must be between 1 and window_size = {self.window_size}: "
+                "a larger one leaves documents that no window looks at"
+            )
+        if self.name == "single" and self.depth is not None and self.depth > self.window_size:
+            raise ValueError(
+                f"depth = {self.depth} must be at most window_size = {self.window_size} with strategy single, "
+                "which asks one window; use sliding for deeper lists"
+            )
+        return self
+
+
+class PromptSettings(Section):
+    """The words of a prompt and the lengths that they may have."""
+
+    template: str | None = None  # a TOML file; configs/prompts/{decode_mode}.toml if not given
+    max_prompt_tokens: PositiveInt | None = None  # max_model_len less the answer if not given
+    max_query_tokens: PositiveInt = 256  # a longer query is set aside
+    max_passage_tokens: PositiveInt = 256  # a longer passage is cut
+    min_passage_tokens: PositiveInt = 32  # passages are not shortened below this to make a prompt fit
+
+    @model_validator(mode="after")
+    def _min_not_above_max(self) -> Self:
+        if self.min_passage_tokens > self.max_passage_tokens:
+            raise ValueError(
+                f"min_passage_tokens = {self.min_passage_tokens} must be at most "
+                f"max_passage_tokens = {self.max_passage_tokens}"
+            )
+        return self
+
+
+class EngineSettings(BaseModel):
+    """vLLM's own settings, by vLLM's names; those not listed here pass through as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    model: str  # a folder, or a name on the model hub
+    revision: str | None = None
+    max_model_len: Annotated[int, Field(ge=64)] = 4096  # the window's budget, not the model's 128k default
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _not_in_v1(self) -> Self:
+        given = self.model_extra or {}
+        for key in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
+            if given.get(key) is not None:
+                raise ValueError(f"{key}: speculative decoding is refused, its KV blocks are not in the budget")
+        if given.get("data_parallel_size", 1) != 1:
+            raise ValueError("data_parallel_size: vLLM's offline engine refuses it; run shards instead")
+        if given.get("runner", "generate") not in ("auto", "generate"):
+            raise ValueError("runner: only generative models are reranked with; pooling models are not")
+        return self
+
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of vLLM's `LLM`."""
+        return self.model_dump(exclude_none=True)
+
+
+class PackingSettings(Section):
+    """How prompts are put into batches, and how long the engine may take over one."""
+
+    driver: Literal["generate"] = "generate"
+    batch_loads: PositiveInt = 4  # cache-loads in one call where answers are one token long
+    headroom_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02  # of the usable blocks, left free
+    promise: Literal["no_preemption", "none"] = "no_preemption"
+    deterministic: bool = False  # one sequence at a time, no prefix cache: same rows in every arrangement
+    cohort_queries: PositiveInt = 5_000  # queries in flight: bounds memory
+    start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
+    batch_timeout_s: PositiveInt = 1_800
+    max_engine_starts: PositiveInt = 2
+
+
+class StoreSettings(Section):
+    """The database, and what DuckDB may take from the host."""
+
+    database: str = "var/packrank.duckdb"
+    memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")
+    threads: PositiveInt = 2
+    load_every_s: PositiveInt = 5  # how long a committed batch may wait in the spool
+
+
+class CheckSettings(Section):
+    """Limits: above one of them a run is stored but not published, or not started at all."""
+
+    max_unmatched_share: Share = 0.2  # candidates without document or query; above: stops before the engine
+    max_quarantined_share: Share = 0.2  # candidates set aside
+    max_fallback_share: Share = 0.05  # queries that the model did not rank at all
+    max_partial_share: Share = 0.2  # queries of which a window fell back
+    max_truncated_share: Share = 1.0  # passages cut, of all that were shown
+
+
+class Settings(Section):
+    """Everything that a run depends on but its inputs."""
+
+    night: NightSettings
+    inputs: InputSettings
+    strategy: StrategySettings = StrategySettings()
+    prompt: PromptSettings = PromptSettings()
+    engine: EngineSettings
+    packing: PackingSettings = PackingSettings()
+    store: StoreSettings = StoreSettings()
+    checks: CheckSettings = CheckSettings()
+
+    @property
+    def template_path(self) -> Path:
+        """The prompt template's file."""
+        return checkout_path(self.prompt.template or f"configs/prompts/{self.strategy.decode_mode}.toml")
+
+    @property
+    def database_path(self) -> Path:
+        """The database's file."""
+        return checkout_path(self.store.database)
+
+    def database_limits(self, scratch: Path) -> DatabaseLimits:
+        """DuckDB's share of the host, spilling into `scratch`."""
+        return DatabaseLimits(self.store.memory_limit, self.store.threads, scratch)
+
+    def engine_keywords(self) -> dict[str, Any]:
+        """`[engine]` as vLLM takes it, with what `[packing] deterministic` asks for."""
+        asked = {"max_num_seqs": 1, "enable_prefix_caching": False} if self.packing.deterministic else {}
+        return {**self.engine.keywords(), **asked}
+
+    def ranking_settings(self) -> dict[str, Any]:
+        """What a ranking depends on: packing, store, checks and the engine's capacity left out."""
+        kept = self.model_dump(mode="json", include={"inputs", "strategy", "prompt"})
+        engine = {key: value for key, value in self.engine.keywords().items() if key not in CAPACITY_SETTINGS}
+        return {**kept, "engine": engine}
+
+
+def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> Settings:
+    """Reads the file and lays `overrides`, dotted paths to values, over it.
+
+    Raises:
+        ConfigError: naming file, section, key, the value found and what is allowed.
+    """
+    document = _read_toml(path)
+    for dotted, value in (overrides or {}).items():
+        _lay_over(document, dotted, value)
+    night = document.setdefault("night", {})
+    if isinstance(night, dict) and not night.get("name"):
+        night["name"] = path.stem
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {'; '.join(_complaint(detail) for detail in error.errors())}") from error
+
+
+def parse_override(text: str) -> tuple[str, object]:
+    """`section.key=value` as a dotted path and a TOML value; a value that is no TOML is text.
+
+    >>> parse_override("strategy.window_size=10"), parse_override("night.name=trial")
+    (('strategy.window_size', 10), ('night.name', 'trial'))
+    """
+    dotted, sign, value = text.partition("=")
+    if not sign or "." not in dotted:
+        raise ConfigError(f"--set {text}: wanted section.key=value, such as strategy.window_size=10")
+    try:
+        return dotted.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return dotted.strip(), value
+
+
+def checkout_path(path: str | Path) -> Path:
+    """A relative path, taken from the checkout: the same file from whatever folder a command or worker starts."""
+    return ROOT / path
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path.absolute()}: no such settings file. Give a TOML file as in configs/.") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
+
+
+def _lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
+    *sections, key = dotted.split(".")
+    table = document
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"override {dotted}: {section} is a value, not a table")
+    table[key] = value
+
+
+def _complaint(detail: Any) -> str:
+    section, *rest = [str(part) for part in detail["loc"] if part not in ("int", "literal['auto']", "constrained-int")]
+    where = f"[{section}]" + (f" {'.'.join(rest)}" if rest else "")
+    if detail["type"] == "extra_forbidden":
+        return f"{where}: unknown key"
+    if detail["type"] == "missing":
+        return f"{where}: missing"
+    found = "" if isinstance(detail["input"], dict | BaseModel) else f" = {detail['input']!r}"
+    return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"
