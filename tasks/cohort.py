@@ -8,10 +8,10 @@ of files, schedules or Prefect.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from tasks.answer.scores import ranking_status, score_docs
 from tasks.errors import EngineError
 from tasks.generate.generations import Engine, Generation
 from tasks.keep.fingerprints import candidates_digest, documents_digest
-from tasks.keep.ledger import Ledger
 from tasks.keep.tables import BatchId, BatchRows, batch_row, promptless_batch_row
 from tasks.pack.batches import Batch, BatchPacker
 from tasks.pack.kv_budget import batch_budget
@@ -63,10 +62,22 @@ class OpenWindow:
     window: Window
 
 
+class Commits(Protocol):
+    """What a cohort needs of the ledger."""
+
+    def next_id(self) -> BatchId:
+        """Names the next batch."""
+        ...
+
+    def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
+        """Makes the batch durable."""
+        ...
+
+
 class Cohort:
     """A slice of the staged queries, in flight together."""
 
-    def __init__(self, staged: StagedInput, recipe: Recipe, ledger: Ledger) -> None:
+    def __init__(self, staged: StagedInput, recipe: Recipe, ledger: Commits) -> None:
         self._staged = staged
         self._recipe = recipe
         self._ledger = ledger
@@ -126,7 +137,9 @@ class Cohort:
                 rows = BatchRows(batch_id)
                 self._read(batch, asked, ordered, rows)
                 rounds = [each.key.round for each in asked]
-                commit.put(batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits)))
+                commit.put(
+                    batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits))
+                )
                 _log_batch(batch_id, batch, stats.engine_s, ordered)
                 on_windows(len(asked))
         finally:
@@ -229,7 +242,7 @@ class Cohort:
 class Pending:
     """At most one batch that is read but not yet durable."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Commits) -> None:
         self._ledger = ledger
         self._batch: tuple[BatchId, dict[str, pa.Table]] | None = None
 
@@ -254,15 +267,16 @@ def in_prompt_order(batch: Batch, generations: Sequence[Generation], batch_id: B
     wanted = [prompt.request_id for prompt in batch.prompts]
     if len(generations) != len(wanted) or by_id.keys() != set(wanted):
         raise EngineError(
-            f"run {batch_id.run_id}, batch {batch_id.batch_no}: {len(generations)} answers for {len(wanted)} prompts, or "
-            f"answers for others; the batch is not committed. First prompt {wanted[0]}. Run the same command again."
+            f"run {batch_id.run_id}, batch {batch_id.batch_no}: {len(generations)} answers for {len(wanted)} prompts, "
+            f"or answers for others; it is not committed. First prompt {wanted[0]}. Run the same command again."
         )
     return [by_id[request_id] for request_id in wanted]
 
 
 def _log_batch(batch_id: BatchId, batch: Batch, engine_s: float, generations: Sequence[Generation]) -> None:
     logger.info(
-        "batch=%d prompts=%d prompt_tokens=%d cached_tokens=%d output_tokens=%d blocks=%d/%d engine_s=%.2f preemptions=%d",
+        "batch=%d prompts=%d prompt_tokens=%d cached_tokens=%d output_tokens=%d blocks=%d/%d engine_s=%.2f "
+        "preemptions=%d",
         batch_id.batch_no,
         len(batch.prompts),
         sum(prompt.prompt_tokens for prompt in batch.prompts),

@@ -64,7 +64,7 @@ class Database:
 
     def has_table(self, name: str) -> bool:
         """Whether the database has a table of this name."""
-        return self.query("run/find_table", {"name": name}).num_rows > 0
+        return bool(self.query("run/find_table", {"name": name}).num_rows)
 
     def stream(self, name: str, rows: int, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `sql/{name}.sql` in Arrow batches of at most `rows`: bounded memory."""
@@ -111,7 +111,7 @@ def open_database(
     Raises:
         StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open.
     """
-    connection = _connect(path, limits, read_only, wait_s)
+    connection = _connect(path, limits, read_only=read_only, wait_s=wait_s)
     try:
         yield Database(connection)
     finally:
@@ -123,7 +123,7 @@ def read_sql(name: str) -> str:
     return (SQL_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _connect(path: Path, limits: DatabaseLimits, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, limits: DatabaseLimits, *, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": limits.memory_limit,
         "threads": limits.threads,
@@ -142,4 +142,3 @@ def _connect(path: Path, limits: DatabaseLimits, read_only: bool, wait_s: float)
             time.sleep(0.01)
         except duckdb.Error as error:
             raise StoreError(f"{path}: cannot open the database: {first_line(error)}") from error
-

@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
@@ -28,7 +28,7 @@ from tasks.errors import CheckFailed, ConfigError, StoreError
 from tasks.generate.engine import EngineOptions, engine_on_demand
 from tasks.generate.generations import EngineInfo
 from tasks.judge.evaluation import DEFAULT_MEASURES, evaluate, read_qrels
-from tasks.keep.checks import CheckResult, checks_of, raise_if_failed, run_checks
+from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
@@ -61,6 +61,7 @@ class NightRequest:
     config: Path
     night: date | None = None  # the schedule's last fire time if not given
     limit_queries: int | None = None
+    dry_run: bool = False
     publish: bool = False
     rerun: bool = False
     overrides: Mapping[str, object] = field(default_factory=dict)
@@ -141,8 +142,8 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         InputError: files or schemas cannot be this night's input.
     """
     settings = load_settings(request.config, request.overrides)
-    if request.publish and request.limit_queries is not None:
-        raise ConfigError("publish does not go with limit_queries: latest_scores would lose the other queries.")
+    if request.publish and (request.dry_run or request.limit_queries is not None):
+        raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
     night = request.night or settings.night.night_at(now or datetime.now(UTC))
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
     template = load_prompt_template(settings.template_path)
@@ -247,8 +248,11 @@ class Night:
             staged.notes,
         )
 
-    def rank(self, on_progress: OnProgress) -> None:
+    def rank(self, *listeners: OnProgress) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
+
+        Args:
+            listeners: each is told (windows done, windows in all) after every batch.
 
         Raises:
             EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
@@ -258,7 +262,7 @@ class Night:
         spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
         self._commit_quarantine(ledger)
-        progress = _Progress(on_progress, num_windows_of(self.prepared.schedule, staged))
+        progress = _Progress(listeners, num_windows_of(self.prepared.schedule, staged))
         with engine_on_demand(self._engine_options(), settings.packing.max_engine_starts, self._note_engine) as engine:
             for first in range(0, staged.num_queries, settings.packing.cohort_queries):
                 last = min(first + settings.packing.cohort_queries, staged.num_queries)
@@ -284,23 +288,35 @@ class Night:
         tables = [pa.Table.from_pandas(frame, preserve_index=False) for frame in metrics]
         self.store.replace_rows("metrics", self.run_id, pa.concat_tables(tables, promote_options="permissive"))
 
-    def check(self) -> list[CheckResult]:
-        """Runs the checks and stores what they found.
-
-        Raises:
-            CheckFailed: a check failed and the run was to be published.
-        """
+    def check(self) -> None:
+        """Runs the checks and stores what they found; `conclude` tells."""
         settings = self.prepared.settings
         checks = checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
-        results = run_checks(self.store, self.run_id, checks)
-        raise_if_failed(self.run_id, results)
-        return results
+        run_checks(self.store, self.run_id, checks)
 
     def publish(self) -> None:
-        """Makes this the run of its night for `latest_scores`, if that was asked for."""
-        if self.prepared.publish:
+        """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed."""
+        if self.prepared.publish and not self._failed_checks():
             self.store.publish_run(self.run_id)
             logger.info("run_id=%s published", self.run_id)
+
+    def conclude(self) -> None:
+        """Ends a night that went through.
+
+        Raises:
+            CheckFailed: its scores are stored, but a check failed and they are not published.
+        """
+        if self.is_done:
+            logger.info("run_id=%s already done", self.run_id)
+        failed = self._failed_checks()
+        if failed:
+            raise CheckFailed(
+                f"run {self.run_id}: {len(failed)} checks failed, the scores are stored but not published: "
+                f"{'; '.join(failed)}. docs/operations.md says what to do."
+            )
+
+    def _failed_checks(self) -> list[str]:
+        return failed_checks(self.store, self.run_id)
 
     def _require_staged(self) -> StagedInput:
         if self._staged is None:
@@ -398,30 +414,55 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
         AlreadyRunning: another run holds the lock.
         StoreError: the database cannot be opened.
     """
-    settings = prepared.settings
-    path = settings.database_path
-    store = Store(path, settings.database_limits(prepared.work_folder / "tmp" / f"{path.stem}.duckdb"))
-    chosen = choose_run_id(prepared, store)
-    done = Night(prepared, chosen, _status(store, chosen), store)
-    if done.is_done:
-        yield done
+    night = find_night(prepared)
+    if night.is_done:
+        yield night
         return
-    with run_lock(path, chosen):
-        store.prepare()
-        night = Night(prepared, chosen, _status(store, chosen), store)  # again: it may have ended meanwhile
+    with run_lock(night.store.path, night.run_id):
+        night.store.prepare()
+        night = find_night(prepared)  # again: another start may have ended it meanwhile
         if not night.is_ranked:
-            store.begin_run(_new_run(prepared, chosen, flow_run_id))
+            night.store.begin_run(_new_run(prepared, night.run_id, flow_run_id))
         try:
             yield night
-        except CheckFailed:
-            raise
         except BaseException as error:
-            if not night.is_ranked:
-                _note_failure(store, chosen, error)
+            if not (night.is_ranked or isinstance(error, CheckFailed)):
+                _note_failure(night.store, night.run_id, error)
             raise
         finally:
             for scratch in ("staging", "tmp"):
-                shutil.rmtree(prepared.work_folder / scratch / path.stem, ignore_errors=True)
+                shutil.rmtree(prepared.work_folder / scratch / night.store.path.stem, ignore_errors=True)
+
+
+def find_night(prepared: PreparedNight) -> Night:
+    """The run as the database knows it, without taking it up."""
+    store = store_of(prepared)
+    run_id = choose_run_id(prepared, store)
+    return Night(prepared, run_id, _status(store, run_id), store)
+
+
+def store_of(prepared: PreparedNight) -> Store:
+    """The database that the night's settings name."""
+    path = prepared.settings.database_path
+    return Store(path, prepared.settings.database_limits(prepared.work_folder / "tmp" / f"{path.stem}.duckdb"))
+
+
+def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
+    """The whole night without Prefect; returns the run_id. The flow does the same, stage by stage.
+
+    Raises:
+        PackrankError: see the stages.
+    """
+    with open_night(prepared, flow_run_id=None) as night:
+        if not night.is_ranked:
+            night.stage()
+            night.rank(*listeners)
+            night.evaluate()
+        if not night.is_done:
+            night.check()
+            night.publish()
+        night.conclude()
+    return night.run_id
 
 
 def choose_run_id(prepared: PreparedNight, store: Store) -> str:
@@ -443,15 +484,16 @@ def num_windows_of(schedule: Schedule, staged: StagedInput) -> int:
 class _Progress:
     """Counts windows towards a total."""
 
-    def __init__(self, on_progress: OnProgress, total: int) -> None:
-        self._on_progress = on_progress
+    def __init__(self, listeners: Sequence[OnProgress], total: int) -> None:
+        self._listeners = listeners
         self._total = total
         self._done = 0
 
     def add(self, num_windows: int) -> None:
         if num_windows:
             self._done += num_windows
-            self._on_progress(self._done, self._total)
+            for listener in self._listeners:
+                listener(self._done, self._total)
 
 
 def _repetition(run_id: str) -> int:

@@ -6,7 +6,7 @@ from the checkout. Knows nothing of what the settings are used for.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -89,7 +89,8 @@ class NightSettings(Section):
         if self.cron is None:
             return local.date()
         just_after = local.replace(second=59, microsecond=0)  # a reverse search excludes its start
-        return next(CronSim(self.cron, just_after, reverse=True)).date()
+        fired: datetime = next(CronSim(self.cron, just_after, reverse=True))
+        return fired.date()
 
 
 class ColumnNames(Section):
@@ -319,9 +320,27 @@ def parse_override(text: str) -> tuple[str, object]:
         return dotted.strip(), value
 
 
+def overrides_from(texts: Sequence[str], folder: Path) -> dict[str, object]:
+    """Several `section.key=value`; a path that exists seen from `folder`, where it was typed, is taken from there.
+
+    Raises:
+        ConfigError: one is not of that form.
+    """
+    overrides = dict(parse_override(text) for text in texts)
+    for dotted, value in overrides.items():
+        if dotted in PATH_SETTINGS and isinstance(value, str) and "://" not in value and folder != ROOT:
+            overrides[dotted] = str(folder / value) if _starts_in(folder, value) else value
+    return overrides
+
+
 def checkout_path(path: str | Path) -> Path:
     """A relative path, taken from the checkout: the same file from whatever folder a command or worker starts."""
     return ROOT / path
+
+
+def _starts_in(folder: Path, path: str) -> bool:
+    """Whether the path, or the folder of a file or glob still to be made, is there."""
+    return (folder / path).exists() or (folder / path).parent.is_dir()
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def place_of_letter(name: str) -> int:
 
 def _answer_part(text: str) -> str:
     """What follows the last think block, and there the last answer block; an unclosed think block answers nothing."""
-    head, end, tail = text.rpartition(THINK_END)
+    _, end, tail = text.rpartition(THINK_END)
     answer = tail if end else ("" if "<think>" in text.lower() else text)
     tagged = ANSWER_TAG.findall(answer)
     return str(tagged[-1]) if tagged else answer

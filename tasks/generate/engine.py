@@ -417,7 +417,8 @@ def _times(metrics: Any) -> RequestTimes | None:
     """None where the engine gives no metrics, or not all of them (vllm#15394): never a lost batch."""
     names = [field.name for field in fields(RequestTimes)]
     values = [getattr(metrics, name, None) for name in names]
-    return None if any(value is None for value in values) else RequestTimes(*map(float, values))
+    known = [float(value) for value in values if value is not None]
+    return RequestTimes(*known) if len(known) == len(names) else None
 
 
 def main() -> None:

@@ -5,16 +5,21 @@ Knows nothing of Prefect or terminals beyond writing Markdown and rich tables.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from tasks.errors import PackrankError
 from tasks.keep.store import Store
 
 MS = 1000.0
+NATURAL_WIDTH = 10_000
 
 SERVING_ROWS = (  # label as `vllm bench serve` prints it, column, factor
     ("Successful requests", "successful_requests", 1),
@@ -93,13 +98,13 @@ def summarise(store: Store, run_id: str) -> list[SummaryTable]:
     if not runs:
         raise PackrankError(f"no run {run_id!r} in {store.path}. `packrank runs` lists them.")
     tables = [
-        _pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
-        _listing("Set aside", _rows(store, "quarantine", run_id)),
+        pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
+        listing("Set aside", _rows(store, "quarantine", run_id)),
         _before_after(_rows(store, "before_after", run_id)),
-        _listing("Quality", _rows(store, "quality", run_id)),
+        listing("Quality", _rows(store, "quality", run_id)),
         _serving(_rows(store, "serving", run_id)),
-        _listing("KV-cache budget", _rows(store, "budget", run_id)),
-        _listing("Checks", _rows(store, "checks", run_id)),
+        listing("KV-cache budget", _rows(store, "budget", run_id)),
+        listing("Checks", _rows(store, "checks", run_id)),
     ]
     return [table for table in tables if table is not None]
 
@@ -118,22 +123,26 @@ def to_markdown(tables: list[SummaryTable]) -> str:
 def print_tables(tables: list[SummaryTable], console: Console) -> None:
     """The tables on a terminal."""
     for table in tables:
-        drawn = Table(title=table.title, title_justify="left", title_style="bold", caption=table.note)
+        drawn = Table(title=table.title, title_justify="left", title_style="bold", caption=table.note, box=SIMPLE_HEAD)
         for number, column in enumerate(table.columns):
-            drawn.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+            drawn.add_column(escape(column), justify="left" if number == 0 else "right", no_wrap=True)
         for row in table.rows:
-            drawn.add_row(*row)
-        console.print(drawn, markup=False)
+            drawn.add_row(*(escape(text) for text in row))
+        natural = Measurement.get(console, console.options.update(max_width=NATURAL_WIDTH), drawn).maximum
+        console.width = max(console.width, natural)  # a cut id is of no use: the terminal may wrap
+        console.print(drawn)
 
 
 def value_text(value: object) -> str:
-    """A value as people read it: numbers grouped, four places below 1, '-' for none."""
+    """A value as people read it: numbers grouped, four places below 100, times to the second, '-' for none."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.4f}"
+        return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4f}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -142,11 +151,13 @@ def _rows(store: Store, name: str, run_id: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _pairs(title: str, pairs: Sequence[tuple[str, object]], note: str | None = None) -> SummaryTable:
-    return SummaryTable(title, ("", "value"), tuple((name, value_text(value)) for name, value in pairs), note)
+def pairs(title: str, figures: Sequence[tuple[str, object]], note: str | None = None) -> SummaryTable:
+    """A table of names and values."""
+    return SummaryTable(title, ("", "value"), tuple((name, value_text(value)) for name, value in figures), note)
 
 
-def _listing(title: str, rows: list[dict[str, Any]]) -> SummaryTable | None:
+def listing(title: str, rows: list[dict[str, Any]]) -> SummaryTable | None:
+    """A table of rows with equal keys; None if there are none."""
     if not rows:
         return None
     return SummaryTable(title, tuple(rows[0]), tuple(tuple(map(value_text, row.values())) for row in rows))
@@ -154,7 +165,7 @@ def _listing(title: str, rows: list[dict[str, Any]]) -> SummaryTable | None:
 
 def _before_after(rows: list[dict[str, Any]]) -> SummaryTable | None:
     shown = [{name: value for name, value in row.items() if name != "query_id"} for row in rows]
-    return _listing(f"Query {rows[0]['query_id']}: first ten before and after", shown) if rows else None
+    return listing(f"Query {rows[0]['query_id']}: first ten before and after", shown) if rows else None
 
 
 def _serving(rows: list[dict[str, Any]]) -> SummaryTable | None:
@@ -162,8 +173,8 @@ def _serving(rows: list[dict[str, Any]]) -> SummaryTable | None:
         return None
     figures = rows[0]
     note = "One-token answers have no TPOT and no ITL." if figures["mean_tpot_s"] is None else None
-    pairs = [
-        (label, None if figures[column] is None else figures[column] * factor)
+    shown = [
+        (label, "n/a" if figures[column] is None else figures[column] * factor)
         for label, column, factor in SERVING_ROWS
     ]
-    return _pairs("Serving benchmark", pairs, note)
+    return pairs("Serving benchmark", shown, note)

@@ -4,11 +4,10 @@ Knows nothing of how the rows came to be.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.errors import CheckFailed
 from tasks.keep.store import Store
 from tasks.settings import CheckSettings
 
@@ -20,22 +19,6 @@ class Check:
     name: str
     of: Literal["queries", "candidates", "passages", "batches"]
     max_share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What a check found."""
-
-    check_name: str
-    num_offending: int
-    share: float
-    max_share: float
-    examples: tuple[str, ...]  # ids of the first offending rows
-
-    @property
-    def passed(self) -> bool:
-        """Whether no more than `max_share` offends."""
-        return self.share <= self.max_share
 
 
 def checks_of(settings: CheckSettings, *, keeps_budget: bool) -> list[Check]:
@@ -53,44 +36,39 @@ def checks_of(settings: CheckSettings, *, keeps_budget: bool) -> list[Check]:
     ]
 
 
-def run_checks(store: Store, run_id: str, checks: list[Check]) -> list[CheckResult]:
-    """Runs the checks and stores what they found."""
+def run_checks(store: Store, run_id: str, checks: list[Check]) -> None:
+    """Runs the checks, stores what they found, and marks the run with the names of those that failed."""
     (totals,) = store.query("run/count_totals", {"run_id": run_id}).to_pylist()
     results = [_run(store, run_id, check, int(totals[check.of] or 0)) for check in checks]
-    names = ("check_name", "num_offending", "share", "max_share", "passed")
-    rows = pa.Table.from_pylist([{name: getattr(result, name) for name in names} for result in results])
-    store.replace_rows("check_results", run_id, rows.append_column("run_id", pa.array([run_id] * len(results))))
-    failed = [result.check_name for result in results if not result.passed]
+    store.replace_rows("check_results", run_id, pa.Table.from_pylist(results))
+    failed = [result["check_name"] for result in results if not result["passed"]]
     store.update("note_checks", {"run_id": run_id, "failed_checks": failed})
-    return results
 
 
-def raise_if_failed(run_id: str, results: list[CheckResult]) -> None:
-    """Raises CheckFailed naming each failed check, its numbers and the first offending rows."""
-    failed = [result for result in results if not result.passed]
-    if failed:
-        raise CheckFailed(
-            f"run {run_id}: {len(failed)} of {len(results)} checks failed, the scores are stored but not published: "
-            f"{'; '.join(map(_told, failed))}. See docs/operations.md."
-        )
+def failed_checks(store: Store, run_id: str) -> list[str]:
+    """Each failed check of the run with its numbers and the first offending rows; empty if all passed."""
+    rows = store.query("run/list_failed_checks", {"run_id": run_id}).to_pylist()
+    return [_told(store, run_id, row) for row in rows]
 
 
-def _told(result: CheckResult) -> str:
-    examples = f" (e.g. {', '.join(result.examples)})" if result.examples else ""
-    return (
-        f"{result.check_name}: {result.num_offending} offending, share {result.share:.4f}, "
-        f"allowed {result.max_share:.4f}{examples}"
-    )
-
-
-def _run(store: Store, run_id: str, check: Check, total: int) -> CheckResult:
+def _run(store: Store, run_id: str, check: Check, total: int) -> dict[str, Any]:
     rows = store.query(f"checks/{check.name}", {"run_id": run_id})
     num_offending = sum(rows.column("num_offending").to_pylist())
-    ids = [str(value) for value in rows.column(0).slice(0, 3).to_pylist() if value is not None]
-    return CheckResult(
-        check_name=check.name,
-        num_offending=num_offending,
-        share=num_offending / total if total else float(num_offending > 0),
-        max_share=check.max_share,
-        examples=tuple(ids),
+    share = num_offending / total if total else float(num_offending > 0)
+    return {
+        "run_id": run_id,
+        "check_name": check.name,
+        "num_offending": num_offending,
+        "share": share,
+        "max_share": check.max_share,
+        "passed": share <= check.max_share,
+    }
+
+
+def _told(store: Store, run_id: str, row: dict[str, Any]) -> str:
+    offending = store.query(f"checks/{row['check_name']}", {"run_id": run_id})
+    examples = [str(value) for value in offending.column(0).slice(0, 3).to_pylist() if value is not None]
+    return (
+        f"{row['check_name']}: {row['num_offending']} offending, share {row['share']:.4f}, allowed "
+        f"{row['max_share']:.4f}" + (f" (e.g. {', '.join(examples)})" if examples else "")
     )

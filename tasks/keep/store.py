@@ -197,7 +197,9 @@ def run_lock(database: Path, run_id: str) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             stream.seek(0)
-            raise AlreadyRunning(f"{database}: {_holder(stream.read())} holds the run lock. Wait for it to end.") from error
+            raise AlreadyRunning(
+                f"{database}: {_holder(stream.read())} holds the run lock. Wait for it to end."
+            ) from error
         except OSError as error:
             raise StoreError(
                 f"{path}: this file system cannot lock ({first_line(error)}). Put [store] database on a local disk."

@@ -31,9 +31,7 @@ class BatchPacker:
     def try_add(self, prompt: Prompt) -> bool:
         """Takes the prompt; false: it does not fit any more. An empty batch takes any prompt."""
         needed = self._limits.needed_blocks(prompt.prompt_tokens, prompt.max_tokens)
-        fits = (
-            self._num_blocks + needed <= self._budget.max_blocks and len(self._prompts) < self._budget.max_prompts
-        )
+        fits = self._num_blocks + needed <= self._budget.max_blocks and len(self._prompts) < self._budget.max_prompts
         if self._prompts and not fits:
             return False
         self._prompts.append(prompt)

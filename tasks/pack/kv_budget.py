@@ -54,7 +54,9 @@ class BatchBudget:
     max_prompts: int
 
 
-def batch_budget(limits: KVCacheLimits, headroom_share: float, *, one_token_answers: bool, batch_loads: int) -> BatchBudget:
+def batch_budget(
+    limits: KVCacheLimits, headroom_share: float, *, one_token_answers: bool, batch_loads: int
+) -> BatchBudget:
     """The budget of a `generate` batch.
 
     With one output token vLLM admits a prompt only when all of it fits, and it never grows: several cache-loads may

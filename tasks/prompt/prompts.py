@@ -98,8 +98,7 @@ class PromptBuilder:
     def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[np.ndarray]:
         """Each passage's piece, a space before it and a line break after it, 1D int32; empty for a blank text."""
         lines = [passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
-        encoded = self.tokens.encode_data([f" {line}\n" if line else "" for line in lines])
-        return encoded
+        return self.tokens.encode_data([f" {line}\n" if line else "" for line in lines])
 
     def answer_tokens(self, num_passages: int) -> int:
         """`max_tokens` for a window of this many passages."""

@@ -58,7 +58,8 @@ class PromptTemplate:
     def messages(self, num_passages: int) -> list[dict[str, str]]:
         """System and user turn, with marks where the data goes."""
         before, after = (
-            words.replace("{num}", str(num_passages)).replace("{query}", QUERY_MARK) for words in (self.before, self.after)
+            words.replace("{num}", str(num_passages)).replace("{query}", QUERY_MARK)
+            for words in (self.before, self.after)
         )
         return [
             {"role": "system", "content": self.system},
@@ -115,7 +116,9 @@ def load_prompt_template(path: Path) -> PromptTemplate:
     try:
         words = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such prompt template. Set [prompt] template to one of configs/prompts/.") from error
+        raise ConfigError(
+            f"{path}: no such prompt template. Set [prompt] template to one of configs/prompts/."
+        ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
     wanted = list(PromptTemplate.__dataclass_fields__)
@@ -175,9 +178,9 @@ def one_line(text: str) -> str:
 
 
 def passage_text(title: str | None, text: str) -> str:
-    """Title and text on one line, the title once; '' where the text is blank, since a title alone is no passage.
+    r"""Title and text on one line, the title once; '' where the text is blank, since a title alone is no passage.
 
-    >>> passage_text("Tides", "The moon pulls\\n the sea."), passage_text("Tides", "Tides rise.")
+    >>> passage_text("Tides", "The moon pulls\n the sea."), passage_text("Tides", "Tides rise.")
     ('Tides: The moon pulls the sea.', 'Tides rise.')
     """
     body, head = one_line(text), one_line(title or "")

@@ -15,14 +15,14 @@ def fair_lengths(lengths: np.ndarray, room: int, floor: int) -> np.ndarray | Non
     >>> fair_lengths(np.array([10, 50, 90]), room=100, floor=5)
     array([10, 45, 45])
     """
-    lengths = lengths.astype(np.int64)
-    if lengths.sum() <= room:
-        return lengths
-    if np.minimum(lengths, floor).sum() > room:
+    whole: np.ndarray = lengths.astype(np.int64)
+    if whole.sum() <= room:
+        return whole
+    if np.minimum(whole, floor).sum() > room:
         return None
-    level = _highest_level(lengths, room)
-    cut = np.minimum(lengths, level)
-    longer = np.flatnonzero(lengths > level)
+    level = _highest_level(whole, room)
+    cut: np.ndarray = np.minimum(whole, level)
+    longer = np.flatnonzero(whole > level)
     cut[longer[: room - cut.sum()]] += 1
     return cut
 

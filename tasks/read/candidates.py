@@ -75,8 +75,8 @@ def stage_candidates(database: Database, opened: ParquetInput, rank_base: int) -
         if num_too_low:
             raise InputError(
                 f"{opened.source}: {file.path}: column {opened.column('rank').file_name!r} is below {rank_base} in "
-                f"{num_too_low} of {file.num_rows} rows (smallest {pc.min(ranks).as_py()}). Ranks start at {rank_base}; "
-                "set [inputs] rank_base = 0 for lists that start at 0."
+                f"{num_too_low} of {file.num_rows} rows (smallest {pc.min(ranks).as_py()}). Ranks start at "
+                f"{rank_base}; set [inputs] rank_base = 0 for lists that start at 0."
             )
         rows = pa.table(
             {
@@ -109,9 +109,7 @@ def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTo
     check_one_text_each(database, opened)
 
 
-def match_candidates(
-    database: Database, inputs: dict[str, ParquetInput], limits: CandidateLimits
-) -> None:
+def match_candidates(database: Database, inputs: dict[str, ParquetInput], limits: CandidateLimits) -> None:
     """Numbers the queries, sets unmatched rows aside, orders each list, and numbers the documents that it needs.
 
     Fills `queries`, `quarantine`, `notes`, `ordered` and `documents`.

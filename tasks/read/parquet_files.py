@@ -314,11 +314,11 @@ def _is_of_kind(found: pa.DataType, kind: Kind) -> bool:
 
 
 def _is_text(found: pa.DataType) -> bool:
-    return pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found)
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
 
 
 def _is_binary(found: pa.DataType) -> bool:
-    return pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found)
+    return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
 
 
 def _is_candidate_list(found: pa.DataType) -> bool:

@@ -8,9 +8,7 @@ import pyarrow as pa
 
 from tasks.database import Database
 
-QUARANTINE_SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")]
-)
+QUARANTINE_SCHEMA = pa.schema([(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")])
 
 
 def quarantine_documents(database: Database, reasons: dict[int, str]) -> None:

@@ -58,6 +58,6 @@ def check_one_text_each(database: Database, opened: ParquetInput) -> None:
     if clashes:
         first = clashes[0]
         raise InputError(
-            f"{opened.source}: {opened.files[0].path}: query_id {first['query_id']!r} has {first['num_texts']} different "
-            f"texts in {first['num_rows']} rows ({len(clashes)} such ids). Keep one row an id."
+            f"{opened.source}: {opened.files[0].path}: query_id {first['query_id']!r} has {first['num_texts']} "
+            f"different texts in {first['num_rows']} rows ({len(clashes)} such ids). Keep one row an id."
         )

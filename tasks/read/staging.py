@@ -7,7 +7,6 @@ stream. Knows nothing of models, windows or runs.
 """
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.database import Database, DatabaseLimits, open_database
+from tasks.database import ROOT, Database, DatabaseLimits, open_database
 from tasks.read.candidates import (
     CandidateLimits,
     candidate_columns,
@@ -30,7 +29,7 @@ from tasks.read.parquet_files import ParquetInput, check_partition_setting, inpu
 from tasks.read.quarantine import quarantine_documents, quarantined_rows
 from tasks.read.queries import query_columns, stage_queries
 from tasks.read.token_store import PassageEncoder, TokenStore, open_token_store, write_token_store
-from tasks.settings import ROOT, InputSettings
+from tasks.settings import InputSettings
 
 DOC_INDEX_FILE = "candidate_documents.int32"
 SCORES_FILE = "candidate_scores.float64"

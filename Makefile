@@ -1,0 +1,82 @@
+# One verb for everything people do here. `make help` lists them. Nothing is installed outside this folder.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+DEVICE := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+LOCK := requirements/$(DEVICE).txt
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+# torch's CPU build: from the wheel folders that pip is given, else from PyTorch's own CPU index.
+WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
+ifeq ($(DEVICE),cpu)
+ifneq ($(WHEELS),)
+export UV_FIND_LINKS := $(subst $(space),$(comma),$(strip $(WHEELS)))
+else
+export UV_TORCH_BACKEND := cpu
+endif
+endif
+
+.PHONY: help setup demo test test-fast check format lint types layers deploy up down lock clean
+
+help:                 ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+setup: .venv/installed models/sample/config.json   ## make .venv and the sample model
+
+$(UV):
+	@echo "setup: making .venv"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "setup: Python 3.11 or newer is needed; try make PYTHON=python3.11")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==0.13.9 || { echo "setup: pip could not install uv from the package index; check the network or pip's settings, then run make again"; exit 1; }
+
+.venv/installed: $(LOCK) pyproject.toml | $(UV)
+	@echo "setup: installing $(LOCK) (some 3 GB, a minute or more)"
+	@$(UV) pip sync -q --python $(BIN)/python $(LOCK) || { echo "setup: installing failed; check the network, or give a folder of wheels by PIP_FIND_LINKS, then run make again"; exit 1; }
+	@$(UV) pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+models/sample/config.json: | .venv/installed
+	@echo "setup: building the sample model into models/sample (93 MB to download)"
+	@rm -rf models/sample && $(BIN)/python -m tasks.sample_model models/sample
+
+demo: setup           ## rank the sample and show the result
+	@$(BIN)/packrank run configs/sample.toml --publish
+
+test: setup           ## all tests: the fast ones first
+	@$(BIN)/pytest -m "not slow"
+	@$(BIN)/pytest -m slow
+
+test-fast: setup      ## tests without engine and server
+	@$(BIN)/pytest -m "not slow"
+
+check: setup format lint types layers test   ## format, lint, types, import layers, tests
+
+format: setup
+	@$(BIN)/ruff format --check -q || { echo "check: run .venv/bin/ruff format"; exit 1; }
+
+lint: setup
+	@$(BIN)/ruff check -q
+
+types: setup
+	@$(BIN)/mypy --no-error-summary
+
+layers: setup
+	@$(BIN)/lint-imports > /dev/null || { $(BIN)/lint-imports; exit 1; }
+
+up: setup             ## start a local Prefect server and worker, and deploy
+	@$(BIN)/python -m flows.local_server up
+
+down:                 ## stop them
+	@$(BIN)/python -m flows.local_server down
+
+deploy: setup         ## send prefect.yaml to the server at PREFECT_API_URL
+	@$(BIN)/python -m flows.local_server deploy
+
+lock: | $(UV)         ## compile both locks from pyproject.toml
+	@$(UV) pip compile -q pyproject.toml --overrides requirements/cpu-overrides.txt --extra cpu --extra dev -o requirements/cpu.txt
+	@env -u UV_FIND_LINKS -u UV_TORCH_BACKEND -u PIP_FIND_LINKS $(UV) pip compile -q pyproject.toml --extra gpu --extra dev -o requirements/gpu.txt
+
+clean:                ## remove what make built, but not var/
+	@rm -rf .venv models

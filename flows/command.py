@@ -1,0 +1,175 @@
+"""The command `packrank`. Each sub-command imports what it needs inside, so that `--help` is instant.
+
+Answers go to stdout, one line on an error to stderr; exit codes are those of `tasks.errors`.
+"""
+
+import signal
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from tasks.errors import PackrankError
+
+USAGE_EXIT, INTERRUPTED_EXIT, TERMINATED_EXIT = 2, 130, 143
+
+app = App(
+    name="packrank",
+    help="Reranks first-stage candidates list-wise on vLLM, at night; scores and latency in DuckDB.",
+    version_flags=["--version"],
+)
+
+Config = Annotated[Path, Parameter(help="Settings file, such as configs/sample.toml.")]
+Overrides = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", help="section.key=value over the settings file; may be repeated.", negative=()),
+]
+Database = Annotated[Path | None, Parameter(help="Database file; var/packrank.duckdb of the checkout if not given.")]
+Format = Literal["table", "csv", "json", "parquet"]
+
+
+@app.command
+def run(
+    config: Config,
+    *,
+    set_: Overrides = (),
+    night: Annotated[date | None, Parameter(help="Logical date; the schedule's last fire time if not given.")] = None,
+    limit_queries: Annotated[int | None, Parameter(help="Only the first ones, for a trial.")] = None,
+    publish: Annotated[
+        bool, Parameter(help="Show the result in latest_scores once the checks passed.", negative=())
+    ] = False,
+    rerun: Annotated[bool, Parameter(help="Compute a finished run again, as -r2.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Stage and plan only: no engine, nothing written.", negative=())] = False,
+    prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
+) -> None:
+    """Rank one night: as a flow run on PREFECT_API_URL, else on a server that ends with the command."""
+    from flows.running import run_as_flow, run_plainly
+    from tasks.night import NightRequest
+
+    request = NightRequest(
+        config=Path.cwd() / config,
+        night=night,
+        limit_queries=limit_queries,
+        dry_run=dry_run,
+        publish=publish,
+        rerun=rerun,
+        overrides=_overrides(set_),
+    )
+    (run_as_flow if prefect else run_plainly)(request, Console())
+
+
+@app.command
+def plan(
+    config: Config,
+    *,
+    set_: Overrides = (),
+    night: Annotated[date | None, Parameter(help="Logical date; the schedule's last fire time if not given.")] = None,
+    limit_queries: Annotated[int | None, Parameter(help="Only the first ones.")] = None,
+    num_gpu_blocks: Annotated[int | None, Parameter(help="KV-cache blocks to plan batches for.")] = None,
+    block_size: Annotated[int, Parameter(help="Tokens a block: 16 on GPUs, 128 on CPUs.")] = 16,
+) -> None:
+    """Say what a night would ask, cut and set aside, without an engine."""
+    from tasks.judge.summary import print_tables
+    from tasks.night import NightRequest, prepare_night
+    from tasks.plan import CacheAssumption, plan_night
+
+    request = NightRequest(
+        config=Path.cwd() / config,
+        night=night,
+        limit_queries=limit_queries,
+        dry_run=True,
+        overrides=_overrides(set_),
+    )
+    tables = plan_night(prepare_night(request), CacheAssumption(num_gpu_blocks, block_size))
+    print_tables(tables, Console())
+
+
+@app.command
+def sql(
+    statement: Annotated[str, Parameter(help="A statement, or the name of a file of sql/reports.")],
+    *,
+    database: Database = None,
+    format_: Annotated[Format, Parameter(name="--format")] = "table",
+    output: Annotated[Path | None, Parameter(help="File to write instead of stdout; needed for parquet.")] = None,
+) -> None:
+    """Run SQL read-only, also while a run writes."""
+    from tasks.judge.queries import run_statement, write_result
+
+    write_result(run_statement(_database(database), statement), format_, output)
+
+
+@app.command
+def runs(*, database: Database = None) -> None:
+    """List the runs, newest first."""
+    from tasks.judge.queries import run_statement, write_result
+
+    write_result(run_statement(_database(database), "runs"), "table", None)
+
+
+@app.command
+def explain(run_id: str, query_id: str, *, database: Database = None) -> None:
+    """Show one query's windows, answers, cuts, and its order before and after."""
+    from tasks.judge.queries import explain_query
+    from tasks.judge.summary import print_tables
+
+    print_tables(explain_query(_database(database), run_id, query_id), Console())
+
+
+@app.command
+def doctor(
+    config: Config = Path("configs/sample.toml"),
+    *,
+    set_: Overrides = (),
+    engine: Annotated[bool, Parameter(help="Start the engine; --no-engine leaves that out.")] = True,
+) -> None:
+    """Say what is installed, which device, whether the model loads and the database can be locked."""
+    from tasks.judge.doctor import examine, raise_if_unwell
+    from tasks.judge.summary import print_tables
+
+    table, findings = examine(Path.cwd() / config, _overrides(set_), with_engine=engine)
+    print_tables([table], Console())
+    raise_if_unwell(findings)
+
+
+def main() -> None:
+    """Entry point: the exit code tells how it ended."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(f"{' '.join(str(error).split())} See packrank --help.", USAGE_EXIT)
+    except PackrankError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted; what was committed is kept, the same command goes on from there.", INTERRUPTED_EXIT)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends the command as Ctrl-C does, so that the run's row says so."""
+    raise SystemExit(TERMINATED_EXIT)
+
+
+def _fail(message: str, code: int) -> None:
+    from tasks.judge.queries import printable
+
+    print(f"packrank: {printable(message)}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _overrides(texts: tuple[str, ...]) -> dict[str, object]:
+    from tasks.settings import overrides_from
+
+    return overrides_from(texts, Path.cwd())
+
+
+def _database(path: Path | None) -> Path:
+    from tasks.settings import StoreSettings, checkout_path
+
+    return checkout_path(StoreSettings().database) if path is None else Path.cwd() / path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The night as a Prefect flow: `nightly-rerank`. Every step is a function of `tasks.night`; this file only orders them.
+
+Prefect sees whole stages as tasks and one progress bar; batches are rows in DuckDB, not task runs.
+"""
+
+import logging
+from datetime import date
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from flows.progress import ProgressArtifact, TerminalBar
+from tasks.judge.summary import summarise, to_markdown
+from tasks.night import Night, NightRequest, open_night, prepare_night
+from tasks.plan import CacheAssumption, plan_night
+from tasks.settings import checkout_path
+
+SUMMARY_KEY = "run-summary"
+
+
+@task(name="stage", cache_policy=NO_CACHE, persist_result=False)
+def stage_night(night: Night) -> None:
+    """Reads, checks and lays out the input."""
+    night.stage()
+
+
+@task(name="rank", cache_policy=NO_CACHE, persist_result=False)
+def rank_night(night: Night) -> None:
+    """Asks the engine, batch by batch."""
+    artifact = ProgressArtifact(night.run_id)
+    with TerminalBar(night.run_id) as bar:
+        night.rank(bar.update, artifact.update)
+
+
+@task(name="evaluate", cache_policy=NO_CACHE, persist_result=False)
+def evaluate_night(night: Night) -> None:
+    """Measures both orders against judgments, where there are some."""
+    night.evaluate()
+
+
+@task(name="check", cache_policy=NO_CACHE, persist_result=False)
+def check_night(night: Night) -> None:
+    """Holds the result against the checks, and stores what they found."""
+    night.check()
+
+
+@task(name="publish", cache_policy=NO_CACHE, persist_result=False)
+def publish_night(night: Night) -> None:
+    """Shows the result in latest_scores, if that was asked for and the checks passed."""
+    night.publish()
+
+
+@task(name="report", cache_policy=NO_CACHE, persist_result=False)
+def report_night(night: Night) -> None:
+    """Writes the run's tables as an artifact."""
+    create_markdown_artifact(to_markdown(summarise(night.store, night.run_id)), key=SUMMARY_KEY)
+
+
+@flow(name="nightly-rerank", persist_result=False)
+def nightly_rerank(
+    config: str = "configs/sample.toml",
+    night: date | None = None,
+    limit_queries: Annotated[int, Field(ge=1)] | None = None,
+    dry_run: bool = False,
+    publish: bool = False,
+    rerun: bool = False,
+    overrides: dict[str, Any] | None = None,
+) -> str:
+    """Reranks one night's candidates and returns the run_id.
+
+    Args:
+        config: settings file; a relative path is taken from the checkout.
+        night: logical date; the schedule's last fire time if not given.
+        limit_queries: only the first ones, for a trial; such a run is never published.
+        dry_run: stage and plan only: no engine, nothing written but the log.
+        publish: show the result in latest_scores once the checks have passed.
+        rerun: compute a finished run again, as -r2.
+        overrides: settings by dotted path, such as {"strategy.window_size": 10}.
+    """
+    logging.getLogger("tasks").setLevel(logging.INFO)
+    request = NightRequest(
+        config=checkout_path(config),
+        night=night,
+        limit_queries=limit_queries,
+        dry_run=dry_run,
+        publish=publish,
+        rerun=rerun,
+        overrides=overrides or {},
+    )
+    prepared = prepare_night(request)
+    if dry_run:
+        get_run_logger().info(to_markdown(plan_night(prepared, CacheAssumption())))
+        return prepared.base_run_id
+    with open_night(prepared, flow_run.id) as opened:
+        if not opened.is_ranked:
+            stage_night(opened)
+            rank_night(opened)
+            evaluate_night(opened)
+        if not opened.is_done:
+            check_night(opened)
+            publish_night(opened)
+        report_night(opened)
+        opened.conclude()
+    return opened.run_id

@@ -1,0 +1,91 @@
+"""How `packrank run` runs a night: as a Prefect flow run, or plainly; both end with the run's tables from the database.
+
+Prefect is imported only after its environment is set.
+"""
+
+import logging
+import os
+import sys
+
+from rich.console import Console
+
+from flows.local_server import running_stack_url, start_private_server
+from flows.progress import TerminalBar
+from tasks.environment import set_prefect_environment
+from tasks.judge.summary import print_tables, summarise
+from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night, store_of
+from tasks.plan import CacheAssumption, plan_night
+
+
+def run_as_flow(request: NightRequest, console: Console) -> None:
+    """Runs the flow on PREFECT_API_URL, on the local stack if it is up, or on a private server.
+
+    Raises:
+        PackrankError: as the night does; nothing was started for what is wrong beforehand.
+    """
+    prepared = prepare_night(request)
+    if request.dry_run:
+        print_tables(plan_night(prepared, CacheAssumption()), console)
+        return
+    if _show_done(prepared, console):
+        return
+    set_prefect_environment()
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command tells errors itself
+    if "PREFECT_API_URL" not in os.environ:
+        os.environ["PREFECT_API_URL"] = running_stack_url() or start_private_server()
+    from flows.nightly_rerank import nightly_rerank
+
+    _show_logs()
+    run_id = nightly_rerank(
+        config=str(request.config),
+        night=request.night,
+        limit_queries=request.limit_queries,
+        publish=request.publish,
+        rerun=request.rerun,
+        overrides=dict(request.overrides),
+    )
+    _show_tables(prepared, run_id, console)
+
+
+def run_plainly(request: NightRequest, console: Console) -> None:
+    """Runs the night's loop without Prefect.
+
+    Raises:
+        PackrankError: as the night does.
+    """
+    prepared = prepare_night(request)
+    if request.dry_run:
+        print_tables(plan_night(prepared, CacheAssumption()), console)
+        return
+    if _show_done(prepared, console):
+        return
+    _show_logs()
+    with TerminalBar(prepared.base_run_id) as bar:
+        run_id = run_night(prepared, bar.update)
+    _show_tables(prepared, run_id, console)
+
+
+def _show_done(prepared: PreparedNight, console: Console) -> bool:
+    """A night with nothing left to do needs neither engine nor flow run: its tables are shown again."""
+    night = find_night(prepared)
+    if not night.is_done:
+        return False
+    console.print(f"run {night.run_id}: already done", markup=False, highlight=False, soft_wrap=True)
+    _show_tables(prepared, night.run_id, console)
+    night.conclude()
+    return True
+
+
+def _show_logs() -> None:
+    """Our own log lines on stderr; on a terminal, where the bar is, only warnings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    logging.getLogger("tasks").addHandler(handler)
+    logging.getLogger("tasks").setLevel(logging.INFO)
+
+
+def _show_tables(prepared: PreparedNight, run_id: str, console: Console) -> None:
+    store = store_of(prepared)
+    print_tables(summarise(store, run_id), console)
+    console.print(f"database: {store.path}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,27 @@
+-- A query's windows. docs: doc_ids in prompt order | tokens | seconds
+select
+    windows.round,
+    windows.window_no as window_no,
+    windows.attempt,
+    windows.batch_no,
+    (
+        select string_agg(scores.doc_id, ' ' order by shown.place)
+        from (select unnest(windows.docs) as doc, generate_subscripts(windows.docs, 1) as place) as shown
+        join scores
+            on scores.run_id = rankings.scores_run_id
+            and scores.query_id = windows.query_id
+            and scores.first_stage_rank = shown.doc + 1
+    ) as docs,
+    windows.prompt_tokens,
+    windows.cached_tokens,
+    windows.output_tokens,
+    windows.truncated_passages,
+    windows.truncated_tokens,
+    windows.parse_status,
+    windows.num_missing,
+    windows.id_mass,
+    windows.ttft_s
+from windows
+join rankings using (run_id, query_id)
+where windows.run_id = $run_id and windows.query_id = $query_id
+order by windows.round, windows.window_no, windows.attempt;

@@ -1,0 +1,126 @@
+"""SQL for analysts, read-only and also while a run writes; and one query of one run, explained.
+
+A reader opens, retries a held lock every 10 ms up to a second, and closes after its statement. Knows nothing of how
+rows came to be.
+"""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from tasks.database import SQL_FOLDER, DatabaseLimits, open_database, read_sql
+from tasks.errors import ConfigError, PackrankError, StoreError
+from tasks.judge.summary import SummaryTable, listing, pairs, print_tables
+from tasks.settings import StoreSettings
+
+MAX_TABLE_ROWS = 1_000
+
+
+def run_statement(database: Path, statement: str) -> pa.Table:
+    """The rows of a statement, or of the file of sql/reports with that name.
+
+    Raises:
+        StoreError: no such database, or a writer holds it for longer than a second.
+        ConfigError: DuckDB cannot run the statement; its own words, which point at the place.
+    """
+    if (SQL_FOLDER / "reports" / f"{statement}.sql").is_file():
+        statement = read_sql(f"reports/{statement}")
+    return _read(database, statement, {})
+
+
+def write_result(rows: pa.Table, form: Literal["table", "csv", "json", "parquet"], output: Path | None) -> None:
+    """Writes rows to a file or to stdout.
+
+    Raises:
+        ConfigError: Parquet without a file.
+    """
+    if form == "parquet":
+        if output is None:
+            raise ConfigError("--format parquet needs --output FILE.")
+        pq.write_table(rows, output)
+    elif form == "csv":
+        csv.write_csv(_flat(rows), output if output is not None else sys.stdout.buffer)
+    elif form == "json":
+        text = json.dumps(rows.to_pylist(), default=str, ensure_ascii=False, indent=1)
+        _write_text(text, output)
+    else:
+        shown = listing(_rows_title(rows), rows.slice(0, MAX_TABLE_ROWS).to_pylist())
+        tables = [shown] if shown is not None else [SummaryTable("0 rows", tuple(rows.column_names), ())]
+        if output is None:
+            print_tables(tables, Console())
+        else:
+            with output.open("w", encoding="utf-8") as stream:
+                print_tables(tables, Console(file=stream, width=200))
+
+
+def explain_query(database: Path, run_id: str, query_id: str) -> list[SummaryTable]:
+    """One query of a run: its row, its windows with answers and cuts, and its order before and after.
+
+    Raises:
+        PackrankError: the run has no such query.
+    """
+    names = {"run_id": run_id, "query_id": query_id}
+    (ranking,) = _read(database, read_sql("explain/ranking"), names).to_pylist() or [None]
+    if ranking is None:
+        raise PackrankError(f"{database}: run {run_id!r} has no query {query_id!r}. `packrank runs` lists the runs.")
+    windows = _read(database, read_sql("explain/windows"), names).to_pylist()
+    outcomes = _read(database, read_sql("explain/outcomes"), names).to_pylist()
+    note = "The run is published: what each window answered was dropped." if windows and not outcomes else None
+    aside = _read(database, read_sql("explain/quarantine"), names).to_pylist()
+    order = _read(database, read_sql("explain/order"), names).to_pylist()
+    tables = [
+        pairs(f"Query {query_id} of run {run_id}", [(name, value) for name, value in ranking.items()], note),
+        listing("Windows, candidates in prompt order", windows),
+        listing("Answers, candidates best first", outcomes),
+        listing("Set aside", aside),
+        listing("Order before and after", order),
+    ]
+    return [table for table in tables if table is not None]
+
+
+def printable(text: str) -> str:
+    """Text from data or drivers as it may reach a terminal: no control character, one line."""
+    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf") else " " for each in text)
+
+
+def _read(database: Path, statement: str, parameters: Mapping[str, object]) -> pa.Table:
+    if not database.exists():
+        raise StoreError(f"{database}: no such database. Run a night first, or give --database.")
+    store = StoreSettings()
+    limits = DatabaseLimits(store.memory_limit, store.threads, database.parent / "tmp" / "readers")
+    with open_database(database, limits, read_only=True) as opened:
+        try:
+            return opened.query_text(statement, parameters)
+        except StoreError as error:
+            raise ConfigError(f"SQL: {' '.join(str(error).split())}") from error
+
+
+def _flat(rows: pa.Table) -> pa.Table:
+    """CSV has no lists: they become JSON texts."""
+    columns: dict[str, Any] = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        nested = pa.types.is_nested(column.type)
+        columns[name] = (
+            [None if value is None else json.dumps(value) for value in column.to_pylist()] if nested else column
+        )
+    return pa.table(columns)
+
+
+def _rows_title(rows: pa.Table) -> str:
+    shown = min(rows.num_rows, MAX_TABLE_ROWS)
+    return f"{rows.num_rows} rows" + (f", first {shown} shown" if shown < rows.num_rows else "")
+
+
+def _write_text(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")

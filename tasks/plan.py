@@ -1,0 +1,168 @@
+"""What a night would ask, without an engine: real staging, prompts and packing, over an engine that changes no order.
+
+Counts are exact but for one thing: which passages later windows show depends on the model, so their tokens are those
+of the first-stage order. Writes only to a scratch folder that goes with it.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.cohort import Cohort
+from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
+from tasks.judge.summary import SummaryTable, listing, pairs
+from tasks.keep.tables import BatchId
+from tasks.night import PreparedNight
+from tasks.pack.batches import Batch
+from tasks.pack.kv_budget import KVCacheLimits, check_promise
+from tasks.prompt.prompts import Prompt
+from tasks.read.staging import StagedInput
+
+
+@dataclass(frozen=True, slots=True)
+class CacheAssumption:
+    """The KV cache to plan for; a cache that holds everything if no number of blocks is given."""
+
+    num_gpu_blocks: int | None = None
+    block_size: int = 16
+    max_num_seqs: int = 256
+
+
+class FirstStageEngine:
+    """Answers every window with the order that it was given."""
+
+    def __init__(self, limits: KVCacheLimits) -> None:
+        self.info = EngineInfo(limits, device="none", dtype="none", enable_prefix_caching=False)
+
+    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
+        """See `Engine.generate`; output tokens are the most that the answer may have."""
+        meanwhile()
+        now = datetime.now(UTC)
+        return [self._generation(prompt) for prompt in batch.prompts], BatchStats(now, now, 0.0, np.empty(0))
+
+    def _generation(self, prompt: Prompt) -> Generation:
+        descending = tuple(-float(place) for place in range(len(prompt.window.docs)))
+        return Generation(
+            request_id=prompt.request_id,
+            text=" > ".join(f"[{place + 1}]" for place in range(len(prompt.window.docs))),
+            finish_reason="stop",
+            output_tokens=prompt.max_tokens,
+            cached_tokens=0,
+            logprobs=None if prompt.logprob_token_ids is None else descending,
+            latency=Latency(),
+            num_preemptions=0,
+        )
+
+
+@dataclass(slots=True)
+class PlanLedger:
+    """Adds up what a night would commit, instead of committing it."""
+
+    num_batches: int = 0
+    num_blocks: int = 0
+    max_batch_blocks: int = 0
+    rounds: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+
+    def next_id(self) -> BatchId:
+        """A batch that nobody keeps."""
+        return BatchId("plan", 0, self.num_batches)
+
+    def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:  # noqa: ARG002 (Commits names it)
+        """Counts the batch's windows by round."""
+        (batch,) = tables["batches"].to_pylist()
+        self.num_batches += batch["num_prompts"] > 0
+        self.num_blocks += batch["num_blocks"]
+        self.max_batch_blocks = max(self.max_batch_blocks, batch["num_blocks"])
+        for window in tables["windows"].to_pylist():
+            counts = self.rounds[window["round"]]
+            counts["prompts"] += 1
+            counts["passages"] += len(window["docs"])
+            for name in ("prompt_tokens", "output_tokens", "truncated_passages", "truncated_tokens"):
+                counts[name] += window[name]
+            counts["longest_prompt_tokens"] = max(counts["longest_prompt_tokens"], window["prompt_tokens"])
+
+
+def plan_night(prepared: PreparedNight, cache: CacheAssumption) -> list[SummaryTable]:
+    """Stages the input in a scratch folder and packs it.
+
+    Raises:
+        InputError: the input cannot be a night's.
+        ConfigError: the largest prompt does not fit the assumed cache.
+    """
+    limits = assumed_limits(prepared, cache)
+    if cache.num_gpu_blocks is not None:
+        sizes = prepared.sizes
+        max_tokens = prepared.builder.answer_tokens(sizes.window_size)
+        check_promise(limits, prepared.settings.packing.headroom_share, sizes.max_prompt_tokens, max_tokens)
+    with tempfile.TemporaryDirectory(prefix="packrank-plan-") as scratch:
+        staged = prepared.stage(Path(scratch) / "staging")
+        ledger = PlanLedger()
+        engine = FirstStageEngine(limits)
+        for first in range(0, staged.num_queries, prepared.settings.packing.cohort_queries):
+            cohort = Cohort(staged, prepared.recipe, ledger)
+            for query_index in range(first, min(first + prepared.settings.packing.cohort_queries, staged.num_queries)):
+                cohort.add_query(query_index, [])
+            cohort.rank(engine, on_windows=lambda _: None)
+        return _tables(prepared, staged, ledger, limits, cache)
+
+
+def assumed_limits(prepared: PreparedNight, cache: CacheAssumption) -> KVCacheLimits:
+    """The limits of an engine that was not started: those given, or settings of [engine] where they are there."""
+    keywords = prepared.settings.engine_keywords()
+    return KVCacheLimits(
+        num_gpu_blocks=cache.num_gpu_blocks or 2**31,
+        block_size=int(keywords.get("block_size") or cache.block_size),
+        max_num_seqs=int(keywords.get("max_num_seqs") or cache.max_num_seqs),
+        max_num_batched_tokens=int(keywords.get("max_num_batched_tokens") or 8192),
+        max_model_len=prepared.sizes.max_model_len,
+    )
+
+
+def _tables(
+    prepared: PreparedNight, staged: StagedInput, ledger: PlanLedger, limits: KVCacheLimits, cache: CacheAssumption
+) -> list[SummaryTable]:
+    total: dict[str, int] = defaultdict(int)
+    for counts in ledger.rounds.values():
+        for name, value in counts.items():
+            total[name] = max(total[name], value) if name.startswith("longest") else total[name] + value
+    statuses = staged.query_status
+    given = cache.num_gpu_blocks is not None
+    figures: list[tuple[str, Any]] = [
+        ("run_id", prepared.base_run_id),
+        ("night", str(prepared.night)),
+        ("input_partition", prepared.found.partition),
+        ("queries", staged.num_queries),
+        ("queries without candidates", statuses.count("no_candidates")),
+        ("queries set aside", statuses.count("quarantined")),
+        ("candidates", staged.num_candidates),
+        ("documents", len(staged.doc_ids)),
+        *[(name, value) for name, value in prepared.resolved.items() if value is not None],
+        ("prompts", total["prompts"]),
+        ("passages shown", total["passages"]),
+        ("prompt tokens", total["prompt_tokens"]),
+        ("longest prompt, tokens", total["longest_prompt_tokens"]),
+        ("output tokens at most", total["output_tokens"]),
+        ("passages cut", total["truncated_passages"]),
+        ("passage tokens left out", total["truncated_tokens"]),
+        ("block_size", limits.block_size),
+        ("KV blocks of all prompts", ledger.num_blocks),
+        ("batches", ledger.num_batches if given else None),
+        ("KV blocks of the largest batch", ledger.max_batch_blocks if given else None),
+    ]
+    rounds = [{"round": number, **counts} for number, counts in sorted(ledger.rounds.items())]
+    aside = staged.quarantine.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist()
+    note = None if given else "Give --num-gpu-blocks (and --block-size) to see batches."
+    tables = [
+        pairs("Plan", [(name, value) for name, value in figures if value is not None], note),
+        listing("Prompts by round, passages in first-stage order", rounds),
+        listing("Would be set aside", aside),
+        listing("Repairs", [{"what": note, "rows": num_rows} for note, num_rows in staged.notes.items()]),
+    ]
+    return [table for table in tables if table is not None]
