@@ -96,7 +96,8 @@ class Database:
             yield
         finally:
             for table_name in tables or {}:
-                self._connection.unregister(table_name)
+                with contextlib.suppress(duckdb.Error):  # refused in a failed transaction: the first error is to tell
+                    self._connection.unregister(table_name)
 
 
 @contextmanager

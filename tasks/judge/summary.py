@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from tasks.database import Database
 from tasks.errors import PackrankError
 from tasks.keep.store import Store
 
@@ -94,17 +95,22 @@ def summarise(store: Store, run_id: str) -> list[SummaryTable]:
     Raises:
         PackrankError: no such run.
     """
-    runs = _rows(store, "run", run_id)
+    with store.unit_of_work() as database:
+        return _summarise(database, run_id)
+
+
+def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
+    runs = _rows(database, "run", run_id)
     if not runs:
-        raise PackrankError(f"no run {run_id!r} in {store.path}. `packrank runs` lists them.")
+        raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
     tables = [
         pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
-        listing("Set aside", _rows(store, "quarantine", run_id)),
-        _before_after(_rows(store, "before_after", run_id)),
-        listing("Quality", _rows(store, "quality", run_id)),
-        _serving(_rows(store, "serving", run_id)),
-        listing("KV-cache budget", _rows(store, "budget", run_id)),
-        listing("Checks", _rows(store, "checks", run_id)),
+        listing("Set aside", _rows(database, "quarantine", run_id)),
+        _before_after(_rows(database, "before_after", run_id)),
+        listing("Quality", _rows(database, "quality", run_id)),
+        _serving(_rows(database, "serving", run_id)),
+        listing("KV-cache budget", _rows(database, "budget", run_id)),
+        listing("Checks", _rows(database, "checks", run_id)),
     ]
     return [table for table in tables if table is not None]
 
@@ -146,8 +152,8 @@ def value_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _rows(store: Store, name: str, run_id: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = store.query(f"summary/{name}", {"run_id": run_id}).to_pylist()
+def _rows(database: Database, name: str, run_id: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = database.query(f"summary/{name}", {"run_id": run_id}).to_pylist()
     return rows
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tasks.database import Database
 from tasks.keep.store import Store
 from tasks.settings import CheckSettings
 
@@ -38,21 +39,24 @@ def checks_of(settings: CheckSettings, *, keeps_budget: bool) -> list[Check]:
 
 def run_checks(store: Store, run_id: str, checks: list[Check]) -> None:
     """Runs the checks, stores what they found, and marks the run with the names of those that failed."""
-    (totals,) = store.query("run/count_totals", {"run_id": run_id}).to_pylist()
-    results = [_run(store, run_id, check, int(totals[check.of] or 0)) for check in checks]
-    store.replace_rows("check_results", run_id, pa.Table.from_pylist(results))
-    failed = [result["check_name"] for result in results if not result["passed"]]
-    store.update("note_checks", {"run_id": run_id, "failed_checks": failed})
+    with store.unit_of_work() as database, database.transaction():
+        (totals,) = database.query("run/count_totals", {"run_id": run_id}).to_pylist()
+        results = [_run(database, run_id, check, int(totals[check.of] or 0)) for check in checks]
+        database.execute("run/delete_check_results", {"run_id": run_id})
+        database.execute("run/insert_check_results", tables={"incoming": pa.Table.from_pylist(results)})
+        failed = [result["check_name"] for result in results if not result["passed"]]
+        database.execute("run/note_checks", {"run_id": run_id, "failed_checks": failed})
 
 
 def failed_checks(store: Store, run_id: str) -> list[str]:
     """Each failed check of the run with its numbers and the first offending rows; empty if all passed."""
-    rows = store.query("run/list_failed_checks", {"run_id": run_id}).to_pylist()
-    return [_told(store, run_id, row) for row in rows]
+    with store.unit_of_work() as database:
+        rows = database.query("run/list_failed_checks", {"run_id": run_id}).to_pylist()
+        return [_told(database, run_id, row) for row in rows]
 
 
-def _run(store: Store, run_id: str, check: Check, total: int) -> dict[str, Any]:
-    rows = store.query(f"checks/{check.name}", {"run_id": run_id})
+def _run(database: Database, run_id: str, check: Check, total: int) -> dict[str, Any]:
+    rows = database.query(f"checks/{check.name}", {"run_id": run_id})
     num_offending = sum(rows.column("num_offending").to_pylist())
     share = num_offending / total if total else float(num_offending > 0)
     return {
@@ -65,8 +69,8 @@ def _run(store: Store, run_id: str, check: Check, total: int) -> dict[str, Any]:
     }
 
 
-def _told(store: Store, run_id: str, row: dict[str, Any]) -> str:
-    offending = store.query(f"checks/{row['check_name']}", {"run_id": run_id})
+def _told(database: Database, run_id: str, row: dict[str, Any]) -> str:
+    offending = database.query(f"checks/{row['check_name']}", {"run_id": run_id})
     examples = [str(value) for value in offending.column(0).slice(0, 3).to_pylist() if value is not None]
     return (
         f"{row['check_name']}: {row['num_offending']} offending, share {row['share']:.4f}, allowed "

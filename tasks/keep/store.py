@@ -64,7 +64,7 @@ class Store:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         wanted = sorted(path.stem for path in (SQL_FOLDER / "schema").glob("*.sql"))
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+        with self.unit_of_work() as database, database.transaction():
             database.execute("run/create_schema_files")
             applied = database.query("run/list_schema_files").column("file_name").to_pylist()
             unknown = sorted(set(applied) - set(wanted))
@@ -84,7 +84,7 @@ class Store:
         """The run's row, or None; also where there is no database yet."""
         if not self.path.exists():
             return None
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+        with self.unit_of_work() as database:
             if not database.has_table("runs"):
                 return None
             rows = database.query("run/find_run", {"run_id": run_id}).to_pylist()
@@ -94,7 +94,7 @@ class Store:
         """Status by run_id of a run and its -rN repetitions."""
         if not self.path.exists():
             return {}
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+        with self.unit_of_work() as database:
             if not database.has_table("runs"):
                 return {}
             rows = database.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
@@ -107,7 +107,7 @@ class Store:
         """
         start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
         resume = {name: start[name] for name in ("run_id", "versions", "git_commit", "host", "flow_run_id")}
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+        with self.unit_of_work() as database, database.transaction():
             database.execute("run/fail_abandoned_runs", {"run_id": run.run_id})
             database.execute(
                 "run/supersede_runs", {"run_id": run.run_id, "name": run.name, "night": run.night.isoformat()}
@@ -119,23 +119,29 @@ class Store:
 
     def update(self, statement: str, parameters: Mapping[str, object]) -> None:
         """Runs one file of sql/run on the run's row."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+        with self.unit_of_work() as database, database.transaction():
             database.execute(f"run/{statement}", parameters)
 
     def replace_rows(self, table: str, run_id: str, rows: pa.Table) -> None:
         """Replaces a run's rows of `check_results` or `metrics`."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+        with self.unit_of_work() as database, database.transaction():
             database.execute(f"run/delete_{table}", {"run_id": run_id})
             database.execute(f"run/insert_{table}", tables={"incoming": rows})
 
+    @contextmanager
+    def unit_of_work(self) -> Iterator[Database]:
+        """A connection for a few statements that belong together."""
+        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+            yield database
+
     def query(self, name: str, parameters: Mapping[str, object]) -> pa.Table:
         """Rows of one SQL file, by its own connection."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+        with self.unit_of_work() as database:
             return database.query(name, parameters)
 
     def publish_run(self, run_id: str) -> None:
         """Makes a complete run the one of its night; its outcomes, only needed to resume it, go."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database, database.transaction():
+        with self.unit_of_work() as database, database.transaction():
             database.execute("run/publish_run", {"run_id": run_id})
             database.execute("run/drop_outcomes", {"run_id": run_id})
 

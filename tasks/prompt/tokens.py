@@ -3,12 +3,10 @@
 Loads `tokenizer.json` with the tokenizers library, which needs neither torch nor the model. Knows nothing of prompts.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -181,17 +179,14 @@ def _anchor(tokenizer: Tokenizer) -> _Anchor:
 def _starting_inside_a_character(tokenizer: Tokenizer) -> np.ndarray:
     """For each id, whether its first byte continues a UTF-8 character: 1D bool."""
     flags = np.zeros(tokenizer.get_vocab_size(with_added_tokens=True) + 1, bool)
-    alphabet = _byte_alphabet() if _is_byte_level(json.loads(tokenizer.to_str())) else {}
+    is_byte_level = "ByteLevel" in f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"
+    alphabet = _byte_alphabet() if is_byte_level else {}
     for token, token_id in tokenizer.get_vocab(with_added_tokens=False).items():
-        fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", token)
+        fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", token) if token.startswith("<0x") else None
         first_byte = int(fallback[1], 16) if fallback else alphabet.get(token[:1], 0)
         if token_id < len(flags):
             flags[token_id] = first_byte in CONTINUATION_BYTES
     return flags
-
-
-def _is_byte_level(document: dict[str, Any]) -> bool:
-    return '"ByteLevel"' in json.dumps([document.get("pre_tokenizer"), document.get("decoder")])
 
 
 def _byte_alphabet() -> dict[str, int]:

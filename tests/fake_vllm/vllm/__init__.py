@@ -1,0 +1,171 @@
+"""A vLLM without a model: the same calls, answered at once and always the same way.
+
+Put on PYTHONPATH before the real one, so that the engine child, its pipe and its death are the real code. An answer
+depends on the prompt's token ids only, as a real model's would in float32. What else it does stands in FAKE_VLLM, a
+JSON object in the environment:
+
+    log            file to which every prompt is appended, one JSON line a request
+    batch_s        seconds that a call takes
+    die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
+    hang_at        batch number in which the call never returns
+    metrics        false: RequestOutput.metrics is None
+    outputs        'reversed', 'short', 'long': what generate() returns
+    answers        list of texts, by prompt number in turn, in place of the computed permutations
+    max_concurrency, num_gpu_blocks, block_size
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from tokenizers import Tokenizer
+
+from vllm.engine.arg_utils import EngineArgs
+
+
+@dataclass
+class SamplingParams:
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
+    detokenize: bool = True
+
+
+def TokensPrompt(prompt_token_ids):
+    return {"prompt_token_ids": prompt_token_ids}
+
+
+@dataclass
+class _StatLoggers:
+    stat_loggers: list = field(default_factory=list)
+
+
+class LLM:
+    def __init__(self, **keywords):
+        args = EngineArgs(**keywords)
+        self._told = json.loads(os.environ.get("FAKE_VLLM", "{}"))
+        if not (Path(args.model) / "config.json").exists():
+            raise ValueError(f"no model in {args.model}")
+        self._tokenizer = Tokenizer.from_file(str(Path(args.model) / "tokenizer.json"))
+        self._max_model_len = args.max_model_len
+        block_size = self._told.get("block_size", args.block_size or 16)
+        num_blocks = self._told.get("num_gpu_blocks", 4_000)
+        concurrency = num_blocks / -(-args.max_model_len // block_size)
+        self.llm_engine = SimpleNamespace(
+            logger_manager=_StatLoggers(),
+            vllm_config=SimpleNamespace(
+                num_lookahead_tokens=0,
+                cache_config=SimpleNamespace(
+                    num_gpu_blocks=num_blocks,
+                    block_size=block_size,
+                    kv_cache_max_concurrency=self._told.get("max_concurrency", concurrency),
+                    enable_prefix_caching=args.enable_prefix_caching is not False,
+                ),
+                scheduler_config=SimpleNamespace(
+                    max_num_seqs=args.max_num_seqs or 256, max_num_batched_tokens=args.max_num_batched_tokens or 8192
+                ),
+                model_config=SimpleNamespace(max_model_len=args.max_model_len, dtype="float32"),
+            ),
+        )
+
+    def generate(self, prompts, sampling_params, use_tqdm=True):
+        for prompt, params in zip(prompts, sampling_params, strict=True):
+            length = len(prompt["prompt_token_ids"])
+            if length + params.max_tokens > self._max_model_len:
+                raise ValueError(f"prompt of {length} tokens is longer than max_model_len {self._max_model_len}")
+        batch_no = self._count_batch()
+        if batch_no is not None and self._told.get("die_at") == batch_no:
+            os._exit(9)
+        if batch_no is not None and self._told.get("hang_at") == batch_no:
+            time.sleep(3600)
+        time.sleep(self._told.get("batch_s", 0.0))
+        self._log(prompts, sampling_params, batch_no)
+        outputs = [self._output(*each) for each in zip(prompts, sampling_params, strict=True)]
+        return self._disturbed(outputs)
+
+    def _output(self, prompt, params):
+        ids = prompt["prompt_token_ids"]
+        text, logprobs, num_tokens = "", None, 1
+        if params.logprob_token_ids is not None:
+            logprobs = SimpleNamespace(
+                token_ids=[0, *params.logprob_token_ids],
+                logprobs=[-0.1, *(-1.0 - 8.0 * _draw(ids, token_id) for token_id in params.logprob_token_ids)],
+            )
+        else:
+            text = self._permutation(ids)
+            tokens = self._tokenizer.encode(text, add_special_tokens=False).ids[: params.max_tokens]
+            text, num_tokens = self._tokenizer.decode(tokens), len(tokens)
+            for logger in self.llm_engine.logger_manager.stat_loggers:
+                logger.record(None, SimpleNamespace(inter_token_latencies_iter=[0.01] * (num_tokens - 1)))
+        now = time.monotonic()
+        metrics = SimpleNamespace(
+            queued_ts=now - 0.5,
+            scheduled_ts=now - 0.4,
+            first_token_ts=now - 0.1,
+            last_token_ts=now,
+            first_token_latency=0.4,
+            num_preemptions=0,
+        )
+        return SimpleNamespace(
+            prompt_token_ids=ids,
+            outputs=[
+                SimpleNamespace(
+                    text=text,
+                    token_ids=list(range(num_tokens)),
+                    finish_reason="length" if num_tokens == params.max_tokens else "stop",
+                    logprobs=logprobs,
+                )
+            ],
+            metrics=metrics if self._told.get("metrics", True) else None,
+            num_cached_tokens=0,
+        )
+
+    def _permutation(self, ids):
+        if "answers" in self._told:
+            answers = self._told["answers"]
+            return answers[int(_draw(ids, 0) * len(answers))]
+        prompt = self._tokenizer.decode(ids, skip_special_tokens=False)
+        names = re.findall(r"^\[(\w+)\] ", prompt, re.MULTILINE)
+        return " > ".join(f"[{name}]" for name in sorted(names, key=lambda name: _draw(ids, name)))
+
+    def _count_batch(self):
+        if "log" not in self._told:
+            return None
+        path = Path(self._told["log"] + ".count")
+        number = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(number + 1))
+        return number
+
+    def _log(self, prompts, sampling_params, batch_no):
+        if "log" in self._told:
+            with open(self._told["log"], "a", encoding="utf-8") as stream:
+                for prompt, params in zip(prompts, sampling_params, strict=True):
+                    line = {"batch": batch_no, "ids": prompt["prompt_token_ids"], "params": vars(params)}
+                    stream.write(json.dumps(line) + "\n")
+
+    def _disturbed(self, outputs):
+        return {
+            "reversed": outputs[::-1],
+            "short": outputs[:-1],
+            "long": [*outputs, outputs[-1]],
+        }.get(self._told.get("outputs"), outputs)
+
+
+def _draw(ids, salt):
+    """A number in [0, 1) that depends on the prompt and the salt alone."""
+    text = ",".join(map(str, ids)) + f"|{salt}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / 2**48

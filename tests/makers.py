@@ -1,0 +1,156 @@
+"""Small inputs for tests: Parquet files, settings, tokenizers, model folders. Literal and readable, nothing clever."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_MODEL = ROOT / "models" / "sample"
+FAKE_VLLM = ROOT / "tests" / "fake_vllm"
+
+WORDS = [
+    "tide",
+    "moon",
+    "bread",
+    "yeast",
+    "river",
+    "stone",
+    "bridge",
+    "cable",
+    "star",
+    "comet",
+    "lens",
+    "light",
+    "seed",
+    "soil",
+    "rain",
+    "bank",
+    "coin",
+    "vote",
+    "law",
+    "court",
+]
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def make_text(number: int, num_words: int = 12) -> str:
+    """A passage of known length that differs from every other number's."""
+    rng = np.random.default_rng(number)
+    return " ".join(rng.choice(WORDS, num_words)) + f" {number}."
+
+
+def make_inputs(
+    folder: Path, lists: Sequence[int], *, num_words: int = 12, title: bool = True, first_query: int = 0
+) -> dict[str, str]:
+    """Queries q000.. with lists of the given lengths over shared documents; returns [inputs] paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    num_documents = max([*lists, 1]) + len(lists)
+    queries = [f"q{number:03d}" for number in range(first_query, first_query + len(lists))]
+    write_parquet(
+        folder / "queries.parquet", query_id=queries, text=[f"what is {make_text(i, 2)}" for i in range(len(lists))]
+    )
+    documents = {
+        "doc_id": [f"d{number:04d}" for number in range(num_documents)],
+        "text": [make_text(number, num_words) for number in range(num_documents)],
+    }
+    if title:
+        documents["title"] = [None if number % 3 else f"Title {number}" for number in range(num_documents)]
+    write_parquet(folder / "documents.parquet", **documents)
+    rows = [
+        (query, f"d{(place + shift) % num_documents:04d}", place + 1, 100.0 - place)
+        for shift, (query, length) in enumerate(zip(queries, lists, strict=True))
+        for place in range(length)
+    ]
+    names = ("query_id", "doc_id", "rank", "score")
+    columns = {name: [row[number] for row in rows] for number, name in enumerate(names)}
+    write_parquet(folder / "candidates.parquet", **columns)
+    return {f"inputs.{name}": str(folder / f"{name}.parquet") for name in ("queries", "documents", "candidates")}
+
+
+def write_parquet(path: Path, **columns: Any) -> Path:
+    """One Parquet file of the given columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def make_settings(folder: Path, model: Path, values: Mapping[str, object] | None = None) -> Path:
+    """A settings file that ranks with windows of 4, stride 2, and keeps everything in `folder`."""
+    base: dict[str, object] = {
+        "night.cron": "30 1 * * *",
+        "night.timezone": "Asia/Seoul",
+        "strategy.name": "sliding",
+        "strategy.decode_mode": "first_token",
+        "strategy.window_size": 4,
+        "strategy.stride": 2,
+        "prompt.max_passage_tokens": 64,
+        "prompt.min_passage_tokens": 8,
+        "prompt.max_query_tokens": 64,
+        "engine.model": str(model),
+        "engine.max_model_len": 1024,
+        "store.database": str(folder / "var" / "test.duckdb"),
+    }
+    sections: dict[str, list[str]] = {}
+    for dotted, value in (base | dict(values or {})).items():
+        if value is not None:
+            section, _, key = dotted.partition(".")
+            sections.setdefault(section, []).append(f"{key} = {json.dumps(value)}")
+    text = "\n".join(f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items())
+    path = folder / "nightly.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def make_model_folder(folder: Path) -> Path:
+    """The sample model's small files: enough for prompts and for the fake engine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
+        os.symlink(SAMPLE_MODEL / name, folder / name)
+    return folder
+
+
+def make_tokenizer(style: str) -> Tokenizer:
+    """A byte-level tokenizer trained here: 'gpt2', 'qwen' (joins punctuation and line breaks) or 'metaspace'.
+
+    '<|im_start|>' and '<|im_end|>' are special, '<think>' and '</think>' are added but not special.
+    """
+    tokenizer = Tokenizer(
+        models.BPE(unk_token="<unk>" if style == "metaspace" else None, byte_fallback=style == "metaspace")
+    )
+    if style == "gpt2":
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif style == "qwen":
+        split = pre_tokenizers.Split(Regex(QWEN_SPLIT), behavior="isolated")
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    spaces = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.decoder = spaces if style == "metaspace" else decoders.ByteLevel()
+    alphabet = [] if style == "metaspace" else pre_tokenizers.ByteLevel.alphabet()
+    fallback = ["<unk>", *[f"<0x{byte:02X}>" for byte in range(256)]] if style == "metaspace" else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, initial_alphabet=alphabet, special_tokens=fallback, show_progress=False
+    )
+    corpus = [make_text(number, 20) for number in range(60)] + ["[1] > [2] > [3]\n", "What is it?\n\n", "한국어 글\n"]
+    tokenizer.train_from_iterator(corpus, trainer)
+    trained = json.loads(tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(json.dumps(trained | {"added_tokens": []}))  # byte tokens are plain ones
+    tokenizer.add_special_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)])
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    return tokenizer

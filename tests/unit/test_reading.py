@@ -1,0 +1,646 @@
+"""Reading and staging: the same kinds of fault under other names and values than the collection's, and what is kept."""
+
+import datetime
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.database import DatabaseLimits
+from tasks.errors import ConfigError, InputError
+from tasks.read.candidates import CandidateLimits
+from tasks.read.parquet_files import hide_secrets
+from tasks.read.staging import open_night_input, stage_input
+from tasks.settings import InputSettings
+from tests.makers import make_inputs, write_parquet
+
+NIGHT = date(2026, 11, 29)
+
+
+class WordTokens:
+    """A tokenizer by words: word number n of a text is token n."""
+
+    def count_query_tokens(self, texts):
+        return np.array([len(text.split()) for text in texts], np.int32)
+
+    def encode_passages(self, titles, texts):
+        return [
+            np.arange(len(f"{title or ''} {text}".split()) if text.strip() else 0, dtype=np.int32)
+            for title, text in zip(titles, texts, strict=True)
+        ]
+
+
+def stage(tmp_path, paths, *, limits=None, max_passage_tokens=256, **inputs):
+    given = {key.removeprefix("inputs."): value for key, value in paths.items()}
+    found = open_night_input(InputSettings(**(given | inputs)), NIGHT)
+    return stage_input(
+        found,
+        tmp_path / "staging",
+        WordTokens(),
+        limits or CandidateLimits(inputs.get("rank_base", 1), inputs.get("top_k"), 0.2, None, 50),
+        max_passage_tokens,
+        DatabaseLimits("300MB", 2, tmp_path / "spill"),
+    )
+
+
+def lists(staged):
+    """Each query's documents, best first."""
+    doc_ids = staged.doc_ids.to_pylist()
+    return {
+        query_id: [doc_ids[number] for number in staged.doc_index[staged.offsets[place] : staged.offsets[place + 1]]]
+        for place, query_id in enumerate(staged.query_ids)
+    }
+
+
+def reasons(staged):
+    found = [(row["source"], row["query_id"], row["doc_id"], row["reason"]) for row in staged.quarantine.to_pylist()]
+    return sorted(found, key=str)
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Three queries with lists of 3, 2 and 4."""
+    return make_inputs(tmp_path / "in", [3, 2, 4])
+
+
+def rewrite(path, **columns):
+    """Changes or adds columns of a Parquet file."""
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        table = (
+            table.append_column(name, array)
+            if name not in table.column_names
+            else table.set_column(table.column_names.index(name), name, array)
+        )
+    pq.write_table(table, path)
+    return str(path)
+
+
+def test_a_clean_input_keeps_its_order(tmp_path, paths):
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged) == {
+        "q000": ["d0000", "d0001", "d0002"],
+        "q001": ["d0001", "d0002"],
+        "q002": ["d0002", "d0003", "d0004", "d0005"],
+    }
+    assert staged.quarantine.num_rows == 0
+    assert staged.notes == {}
+    assert staged.first_stage_score[:3].tolist() == [100.0, 99.0, 98.0]
+
+
+def test_folders_globs_and_odd_names_are_read(tmp_path, paths):
+    odd = tmp_path / "o'brien data" / "[x] y"
+    table = pq.read_table(paths["inputs.candidates"])
+    for number in range(3):
+        write_parquet(
+            odd / f"part[{number}].parquet",
+            **{name: table.slice(number * 3, 3).column(name) for name in table.column_names},
+        )
+    (odd / "_SUCCESS").touch()
+    (odd / ".part.parquet.crc").touch()
+    as_folder = stage(tmp_path, paths | {"inputs.candidates": str(odd)})
+    as_glob = stage(tmp_path, paths | {"inputs.candidates": str(tmp_path / "o'brien data" / "*" / "part*.parquet")})
+    as_file = stage(tmp_path, paths | {"inputs.candidates": str(odd / "part[0].parquet")})
+
+    assert lists(as_folder) == lists(as_glob) == lists(stage(tmp_path, paths))
+    assert lists(as_file)["q000"] == ["d0000", "d0001", "d0002"]
+
+
+@pytest.mark.fault(57)
+def test_an_fsspec_url_is_read(tmp_path, paths):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name in ("queries", "documents", "candidates"):
+        with memory.open(f"/night/{name}.parquet", "wb") as stream:
+            stream.write(Path(paths[f"inputs.{name}"]).read_bytes())
+
+    staged = stage(
+        tmp_path,
+        {f"inputs.{name}": f"memory://night/{name}.parquet" for name in ("queries", "documents", "candidates")},
+    )
+
+    assert lists(staged) == lists(stage(tmp_path, paths))
+
+
+def test_secrets_of_a_url_do_not_reach_messages():
+    assert hide_secrets("s3://key:secret@bucket/x?token=abc") == "s3://***@bucket/x"
+    assert hide_secrets("/plain/path?x") == "/plain/path?x"
+
+
+@pytest.mark.fault(52, 53)
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())], ids=str)
+def test_every_arrow_form_of_text_is_the_same_text(tmp_path, paths, kind):
+    plain = stage(tmp_path, paths)
+    for name in ("queries", "documents", "candidates"):
+        table = pq.read_table(paths[f"inputs.{name}"])
+        texts = {
+            each: table.column(each).cast(kind)
+            for each in table.column_names
+            if table.schema.field(each).type == pa.string()
+        }
+        rewrite(paths[f"inputs.{name}"], **texts)
+
+    assert lists(stage(tmp_path, paths)) == lists(plain)
+
+
+@pytest.mark.fault(21, 23)
+def test_integer_ids_become_exact_decimal_text(tmp_path):
+    big = 9_007_199_254_740_993
+    folder = tmp_path / "in"
+    paths = {
+        "inputs.queries": str(write_parquet(folder / "q.parquet", query_id=[1, 2], text=["a", "b"])),
+        "inputs.documents": str(write_parquet(folder / "d.parquet", doc_id=[big, 7], text=["x", "y"])),
+        "inputs.candidates": str(
+            write_parquet(
+                folder / "c.parquet", query_id=[1, 1, 2, 2], doc_id=[big, 7, 7, None], score=[2.0, 1.0, 1.0, 0.5]
+            )
+        ),
+    }
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged) == {"1": [str(big), "7"], "2": ["7"]}
+    assert reasons(staged) == [("candidates", "2", None, "null doc_id")]
+
+
+@pytest.mark.fault(22, 23)
+def test_padded_text_against_integers_is_refused_even_where_some_ids_match(tmp_path):
+    folder = tmp_path / "in"
+    numbers = list(range(1, 201))
+    paths = {
+        "inputs.queries": str(write_parquet(folder / "q.parquet", query_id=["1"], text=["a"])),
+        "inputs.documents": str(write_parquet(folder / "d.parquet", doc_id=numbers, text=[f"t{n}" for n in numbers])),
+        "inputs.candidates": str(
+            write_parquet(
+                folder / "c.parquet", query_id=["1"] * 200, doc_id=[f"{n:03d}" for n in numbers], rank=numbers
+            )
+        ),
+    }
+
+    with pytest.raises(
+        InputError, match=r"doc_id \(string\): 101 of 200 rows match documents.*001, 002, 003.*zeros included"
+    ):
+        stage(tmp_path, paths)
+
+
+@pytest.mark.parametrize(
+    ("source", "columns", "words"),
+    [
+        ("queries", {"query_id": [None, "a", "b"]}, "column 'query_id' is null in 1 of 3 rows"),
+        (
+            "documents",
+            {"doc_id": [None] * 2 + [f"d{n:04d}" for n in range(5)]},
+            "column 'doc_id' is null in 2 of 7 rows",
+        ),
+        ("candidates", {"rank": [0, 1, 2, 0, 1, 0, 1, 2, 3]}, "below 1 in 3 of 9 rows (smallest 0)"),
+        ("candidates", {"rank": [-5] + [1] * 8}, "below 1 in 1 of 9 rows (smallest -5)"),
+        ("candidates", {"rank": [1.5] + [1.0] * 8}, "must hold whole numbers"),
+        ("candidates", {"rank": ["1"] * 9}, "holds string in 9 rows, wanted integers"),
+        ("candidates", {"score": [True] * 9}, "holds bool in 9 rows, wanted numbers"),
+        ("candidates", {"query_id": [1.0] * 9}, "holds double in 9 rows, wanted text or integers"),
+        ("documents", {"text": [b"x"] * 7}, "holds binary in 7 rows, wanted text. Cast it to text"),
+        ("queries", {"query_id": ["a", "a", "b"]}, "query_id 'a' has 2 different texts in 2 rows"),
+        ("documents", {"doc_id": ["d0000"] * 2 + [f"d{n:04d}" for n in range(1, 6)]}, "doc_id 'd0000' comes in 2 rows"),
+        ("candidates", {"query_id": ["other"] * 9}, "0 of 9 rows match queries"),
+    ],
+)
+def test_what_cannot_be_a_nights_input_is_named(tmp_path, paths, source, columns, words):
+    path = rewrite(paths[f"inputs.{source}"], **columns)
+
+    with pytest.raises(InputError) as refused:
+        stage(tmp_path, paths)
+
+    assert words in str(refused.value)
+    assert path in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_column_by_another_name_is_offered_and_can_be_mapped(tmp_path, paths):
+    table = pq.read_table(paths["inputs.candidates"])
+    pq.write_table(table.rename_columns(["query_id", "docid", "rank", "score"]), paths["inputs.candidates"])
+
+    with pytest.raises(
+        InputError, match=r"no column 'doc_id' \(found: query_id, docid, rank, score\). Is it 'docid'\?"
+    ):
+        stage(tmp_path, paths)
+    mapped = stage(tmp_path, paths, columns={"candidates": {"doc_id": "docid"}})
+    assert lists(mapped)["q001"] == ["d0001", "d0002"]
+
+
+@pytest.mark.fault(24, 25)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_optional_column_may_be_missing_or_all_null_in_a_part(tmp_path, paths, order):
+    table = pq.read_table(paths["inputs.documents"])
+    folder = tmp_path / "documents"
+    halves = [table.slice(0, 3), table.slice(3)]
+    write_parquet(
+        folder / f"part-{order[0]}.parquet",
+        doc_id=halves[0].column("doc_id"),
+        text=halves[0].column("text"),
+        title=pa.nulls(3),
+    )
+    write_parquet(folder / f"part-{order[1]}.parquet", doc_id=halves[1].column("doc_id"), text=halves[1].column("text"))
+
+    staged = stage(tmp_path, paths | {"inputs.documents": str(folder)})
+
+    assert lists(staged) == lists(stage(tmp_path, paths))
+
+
+@pytest.mark.fault(25)
+@pytest.mark.parametrize("name", ["rank", "score"])
+def test_rank_or_score_in_some_parts_only_is_an_error_that_names_the_part(tmp_path, paths, name):
+    table = pq.read_table(paths["inputs.candidates"])
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    pq.write_table(table.slice(0, 5), folder / "part-0.parquet")
+    pq.write_table(table.slice(5).drop_columns([name]), folder / "part-1.parquet")
+
+    with pytest.raises(InputError, match=rf"part-1.parquet: no column '{name}' in its 4 rows, which .*part-0"):
+        stage(tmp_path, paths | {"inputs.candidates": str(folder)})
+
+
+def test_ids_of_two_types_in_the_parts_of_one_input_are_an_error(tmp_path, paths):
+    folder = tmp_path / "queries"
+    write_parquet(folder / "a.parquet", query_id=["q000"], text=["x"])
+    write_parquet(folder / "b.parquet", query_id=[1], text=["y"])
+
+    with pytest.raises(InputError, match=r"holds integers in .*b.parquet and text in .*a.parquet"):
+        stage(tmp_path, paths | {"inputs.queries": str(folder)})
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: path.write_bytes(b""), "0 bytes"),
+        (lambda path: path.write_bytes(b"query_id,text\n1,a\n"), "not a Parquet file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-300]), "without a footer"),
+        (
+            lambda path: path.write_bytes(b"PAR1" + b"\xff" * 40 + (30).to_bytes(4, "little") + b"PAR1"),
+            "not a complete",
+        ),
+        (lambda path: path.unlink(), "no such file or folder"),
+    ],
+)
+def test_a_file_that_is_no_whole_parquet_file_is_named(tmp_path, paths, write, words):
+    path = Path(paths["inputs.documents"])
+    write(path)
+
+    with pytest.raises(InputError, match=words) as refused:
+        stage(tmp_path, paths)
+
+    assert str(path) in str(refused.value)
+
+
+def test_a_damaged_page_is_found_by_its_checksum(tmp_path, paths):
+    path = Path(paths["inputs.documents"])
+    table = pq.read_table(path)
+    pq.write_table(
+        table, path, compression="none", write_page_checksum=True, use_dictionary=False, write_statistics=False
+    )
+    pages = bytearray(path.read_bytes())
+    place = pages.index(table.column("text")[3].as_py().encode()[:12])
+    pages[place] ^= 1
+    path.write_bytes(bytes(pages))
+
+    with pytest.raises(InputError, match="damaged, one of its pages"):
+        stage(tmp_path, paths)
+
+
+def test_text_that_is_not_utf_8_is_an_error_not_a_crash(tmp_path, paths):
+    bad = pa.Array.from_buffers(pa.string(), 7, pa.array([b"\xff\xfe"] + [b"ok"] * 6, pa.binary()).buffers())
+    rewrite(paths["inputs.documents"], text=bad)
+
+    with pytest.raises(InputError, match="column 'text' is not valid UTF-8"):
+        stage(tmp_path, paths)
+
+
+@pytest.mark.fault(30, 31)
+def test_queries_and_documents_without_text_are_set_aside_with_their_rows(tmp_path, paths):
+    rewrite(paths["inputs.queries"], text=["   ", None, "fine"])
+    rewrite(paths["inputs.documents"], text=["a", "b", None, "\n\t", "", "f", "g"])
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged) == {"q000": [], "q001": [], "q002": ["d0005"]}
+    assert staged.query_status == ["quarantined", "quarantined", "ready"]
+    found = reasons(staged)
+    assert ("queries", "q000", None, "empty query text") in found
+    assert ("queries", "q001", None, "null query text") in found
+    assert ("candidates", "q002", "d0002", "null document text") in found
+    assert ("candidates", "q002", "d0003", "empty document text") in found
+    assert ("candidates", "q002", "d0004", "empty document text") in found
+    assert len(found) == 2 + 3 + 2 + 3
+
+
+def test_a_query_whose_every_document_is_blank_has_no_candidates(tmp_path, paths):
+    rewrite(paths["inputs.documents"], text=["a", "", "", "d", "e", "f", "g"])
+
+    staged = stage(tmp_path, paths)
+
+    assert staged.query_status == ["ready", "no_candidates", "ready"]
+    assert ("queries", "q001", None, "no candidates") in reasons(staged)
+
+
+def test_a_query_over_the_limit_is_set_aside_with_its_numbers(tmp_path, paths):
+    rewrite(paths["inputs.queries"], text=["w " * 51, "w " * 50, "w"])
+
+    staged = stage(tmp_path, paths)
+
+    assert staged.query_status == ["quarantined", "ready", "ready"]
+    row = next(row for row in staged.quarantine.to_pylist() if row["source"] == "queries")
+    assert row["reason"] == "query too long"
+    assert row["detail"] == "51 tokens, max_query_tokens = 50"
+
+
+@pytest.mark.fault(78)
+def test_a_document_twice_in_a_list_keeps_its_best_place(tmp_path, paths):
+    rewrite(
+        paths["inputs.candidates"],
+        doc_id=["d0000", "d0001", "d0000", "d0001", "d0002", "d0002", "d0003", "d0003", "d0002"],
+    )
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged) == {"q000": ["d0000", "d0001"], "q001": ["d0001", "d0002"], "q002": ["d0002", "d0003"]}
+    assert staged.notes == {"duplicate candidates": 3}
+
+
+@pytest.mark.fault(19, 77)
+def test_without_ranks_the_score_orders_and_nan_is_no_score(tmp_path, paths):
+    table = pq.read_table(paths["inputs.candidates"]).drop_columns(["rank", "score"])
+    score = [0.5, float("nan"), 0.9, None, 0.1, float("inf"), -1.0, 3.0, 3.0]
+    pq.write_table(table.append_column("score", pa.array(score)), paths["inputs.candidates"])
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged) == {
+        "q000": ["d0002", "d0000", "d0001"],
+        "q001": ["d0002", "d0001"],
+        "q002": ["d0004", "d0005", "d0003", "d0002"],  # ties by doc_id, no score at the end
+    }
+    assert staged.notes == {"candidates without a score": 3}
+
+
+def test_a_list_with_a_null_rank_is_ordered_by_score_and_noted(tmp_path, paths):
+    rewrite(paths["inputs.candidates"], rank=[1, 2, None, 2, 1, 1, 2, 3, 4], score=[1.0, 2.0, 3.0] + [1.0] * 6)
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged)["q000"] == ["d0002", "d0001", "d0000"]
+    assert lists(staged)["q001"] == ["d0002", "d0001"]
+    assert staged.notes == {"lists ordered by score, a rank was null": 1}
+
+
+def test_decimals_and_floats_from_pandas_are_numbers(tmp_path, paths):
+    scores = pa.array([Decimal("9.5")] * 9, pa.decimal128(6, 2))
+    rewrite(paths["inputs.candidates"], score=scores, rank=[3.0, 2.0, 1.0, 1.0, 2.0, 1.0, 2.0, 3.0, 4.0])
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged)["q000"] == ["d0002", "d0001", "d0000"]
+    assert staged.first_stage_score[0] == 9.5
+
+
+def test_ranks_from_zero_are_taken_where_that_is_configured(tmp_path, paths):
+    rewrite(paths["inputs.candidates"], rank=[2, 1, 0, 0, 1, 0, 1, 2, 3])
+
+    assert lists(stage(tmp_path, paths, rank_base=0))["q000"] == ["d0002", "d0001", "d0000"]
+
+
+@pytest.mark.fault(76)
+def test_top_k_cuts_each_list_at_the_door(tmp_path, paths):
+    assert lists(stage(tmp_path, paths, top_k=2)) == {
+        "q000": ["d0000", "d0001"],
+        "q001": ["d0001", "d0002"],
+        "q002": ["d0002", "d0003"],
+    }
+
+
+def test_limited_queries_are_the_first_by_id_and_the_others_are_not_set_aside(tmp_path, paths):
+    staged = stage(tmp_path, paths, limits=CandidateLimits(1, None, 0.2, 2, 50))
+
+    assert list(lists(staged)) == ["q000", "q001"]
+    assert staged.quarantine.num_rows == 0
+
+
+@pytest.mark.parametrize(("share", "fails"), [(0.1, True), (0.3, False)])
+def test_missing_documents_stop_the_run_above_a_share(tmp_path, paths, share, fails):
+    ids = pq.read_table(paths["inputs.candidates"]).column("doc_id").to_pylist()
+    rewrite(paths["inputs.candidates"], doc_id=["nowhere", "none", *ids[2:]])
+    limits = CandidateLimits(1, None, share, None, 50)
+
+    if fails:
+        with pytest.raises(InputError, match=r"7 of 9 rows match documents.*Missing: none, nowhere; there: d0000"):
+            stage(tmp_path, paths, limits=limits)
+    else:
+        assert [row[3] for row in reasons(stage(tmp_path, paths, limits=limits))] == ["document not found"] * 2
+
+
+@pytest.mark.fault(56)
+@pytest.mark.parametrize("source", ["queries", "documents", "candidates"])
+def test_an_input_without_rows_is_an_error_unless_allowed(tmp_path, paths, source):
+    path = Path(paths[f"inputs.{source}"])
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+
+    with pytest.raises(InputError, match="0 rows. An empty night is an error"):
+        stage(tmp_path, paths)
+
+
+@pytest.mark.fault(56)
+def test_an_allowed_empty_night_has_queries_without_candidates(tmp_path, paths):
+    path = Path(paths["inputs.candidates"])
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+
+    staged = stage(tmp_path, paths, allow_empty=True)
+
+    assert staged.query_status == ["no_candidates"] * 3
+    assert staged.num_candidates == 0
+
+
+def partitioned(tmp_path, paths, nights):
+    table = pq.read_table(paths["inputs.candidates"])
+    for number, night in enumerate(nights):
+        folder = tmp_path / "hive" / f"dt={night}"
+        folder.mkdir(parents=True)
+        pq.write_table(table.slice(0, 3 + number), folder / "part-0.parquet")
+    return paths | {"inputs.candidates": str(tmp_path / "hive")}
+
+
+def test_the_newest_partition_not_after_the_night_is_read(tmp_path, paths):
+    hive = partitioned(tmp_path, paths, ["2026-11-27", "2026-11-28", "2026-11-30"])
+
+    found = open_night_input(
+        InputSettings(**{key.removeprefix("inputs."): value for key, value in hive.items()}), NIGHT
+    )
+
+    assert found.partition == "candidates: dt=2026-11-28"
+    assert found.num_candidate_rows == 4
+
+
+def test_a_given_partition_is_read(tmp_path, paths):
+    staged = stage(tmp_path, partitioned(tmp_path, paths, ["2026-11-27", "2026-11-28"]), partition="dt=2026-11-27")
+
+    assert staged.num_candidates == 3
+
+
+@pytest.mark.parametrize(
+    ("partition", "error", "words"),
+    [
+        ("dt=2026-11-01", InputError, "no partition dt=2026-11-01"),
+        ("day=2026-11-27", ConfigError, "no input lies in folders named so"),
+    ],
+)
+def test_a_partition_that_is_not_there_is_an_error(tmp_path, paths, partition, error, words):
+    with pytest.raises(error, match=words):
+        stage(tmp_path, partitioned(tmp_path, paths, ["2026-11-27"]), partition=partition)
+
+
+def test_no_partition_up_to_the_night_is_an_error(tmp_path, paths):
+    with pytest.raises(InputError, match="no partition dt up to the night 2026-11-29"):
+        stage(tmp_path, partitioned(tmp_path, paths, ["2026-12-01"]))
+
+
+def test_a_column_that_contradicts_its_folder_is_an_error(tmp_path, paths):
+    hive = partitioned(tmp_path, paths, ["2026-11-28"])
+    rewrite(tmp_path / "hive" / "dt=2026-11-28" / "part-0.parquet", dt=[datetime.date(2026, 1, 1)] * 3)
+
+    with pytest.raises(InputError, match="column 'dt' says 2026-01-01, its folder says dt=2026-11-28"):
+        stage(tmp_path, hive)
+
+
+def test_a_column_that_agrees_with_its_folder_is_taken(tmp_path, paths):
+    hive = partitioned(tmp_path, paths, ["2026-11-28"])
+    rewrite(tmp_path / "hive" / "dt=2026-11-28" / "part-0.parquet", dt=["2026-11-28"] * 3)
+
+    assert stage(tmp_path, hive).num_candidates == 3
+
+
+@pytest.mark.fault(55)
+def test_nested_lists_keep_their_order_and_each_query_its_own_texts(tmp_path):
+    rows = [
+        {
+            "query_id": "a",
+            "text": "x",
+            "candidates": [
+                {"doc_id": "2", "text": "two b", "score": 1.0},
+                {"doc_id": "1", "text": "one", "score": 9.0},
+            ],
+        },
+        {"query_id": "b", "text": "y", "candidates": [{"doc_id": "2", "text": "two", "score": None}]},
+        {"query_id": "c", "text": "z", "candidates": []},
+        {"query_id": "d", "text": "z", "candidates": None},
+        {
+            "query_id": "e",
+            "text": "z",
+            "candidates": [{"doc_id": None, "text": "t", "score": 1.0}, {"doc_id": "5", "text": None, "score": 1.0}],
+        },
+    ]
+    path = tmp_path / "nested.parquet"
+    for kind in (pa.list_, pa.large_list):
+        candidate = pa.struct([("doc_id", pa.string()), ("text", pa.string()), ("score", pa.float64())])
+        schema = pa.schema([("query_id", pa.string()), ("text", pa.string()), ("candidates", kind(candidate))])
+        pq.write_table(pa.Table.from_pylist(rows, schema), path)
+
+        staged = stage(tmp_path, {"inputs.nested": str(path)})
+
+        assert lists(staged) == {"a": ["2", "1"], "b": ["2"], "c": [], "d": [], "e": []}
+        first, second = (int(staged.doc_index[staged.offsets[place]]) for place in (0, 1))
+        assert len(staged.tokens.passage(first)) == 2
+        assert len(staged.tokens.passage(second)) == 1
+        assert ("candidates", "e", None, "null doc_id") in reasons(staged)
+        assert ("candidates", "e", "5", "null document text") in reasons(staged)
+        assert ("queries", "c", None, "no candidates") in reasons(staged)
+
+
+def test_a_nested_file_given_as_candidates_is_named_as_what_it_is(tmp_path, paths):
+    path = tmp_path / "nested.parquet"
+    pq.write_table(
+        pa.table({"query_id": ["a"], "text": ["x"], "candidates": [[{"doc_id": "1", "text": "t", "score": 1.0}]]}), path
+    )
+
+    with pytest.raises(InputError, match=r"this is the nested layout.*name it as \[inputs\] nested"):
+        stage(tmp_path, paths | {"inputs.candidates": str(path)})
+
+
+def test_passages_are_kept_up_to_the_limit_and_their_full_length_is_known(tmp_path, paths):
+    staged = stage(tmp_path, paths, max_passage_tokens=5)
+
+    assert {len(staged.tokens.passage(number)) for number in range(6)} == {5}
+    assert staged.tokens.lengths.tolist()[:2] == [15, 13]  # a title of two words before the first
+
+
+@given(st.permutations(list(range(9))), st.integers(1, 9))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_the_order_of_rows_and_row_groups_means_nothing(tmp_path, paths, order, row_group_size):
+    plain = lists(stage(tmp_path, paths))
+    shuffled = tmp_path / "shuffled.parquet"
+    pq.write_table(pq.read_table(paths["inputs.candidates"]).take(order), shuffled, row_group_size=row_group_size)
+
+    assert lists(stage(tmp_path, paths | {"inputs.candidates": str(shuffled)})) == plain
+
+
+@pytest.mark.fault(58)
+def test_columns_that_we_do_not_need_are_not_read(tmp_path, paths):
+    rewrite(paths["inputs.candidates"], retrieved_at=pa.array([2**62] * 9, pa.timestamp("ns")), blob=[b"\xff"] * 9)
+
+    assert stage(tmp_path, paths).num_candidates == 9
+
+
+STAGE_BIG = """
+import resource, sys
+from pathlib import Path
+from tests.unit.test_reading import WordTokens, open_night_input, stage_input, NIGHT
+from tasks.read.candidates import CandidateLimits
+from tasks.database import DatabaseLimits
+from tasks.settings import InputSettings, StoreSettings
+folder = Path(sys.argv[1])
+found = open_night_input(InputSettings(**{name: str(folder / f"{name}.parquet") for name in ("queries", "documents", "candidates")}), NIGHT)
+limits = CandidateLimits(1, None, 0.2, None, 50)
+store = StoreSettings()
+staged = stage_input(found, folder / "staging", WordTokens(), limits, 64, DatabaseLimits(store.memory_limit, store.threads, folder / "spill"))
+print(staged.num_candidates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fault(50)
+def test_ten_million_candidates_need_less_than_two_gigabytes(tmp_path):
+    num_queries, length, num_documents = 100_000, 100, 500_000
+    write_parquet(
+        tmp_path / "queries.parquet", query_id=[f"q{n:07d}" for n in range(num_queries)], text=["w"] * num_queries
+    )
+    names = np.char.add("d", np.arange(num_documents).astype(str))
+    write_parquet(tmp_path / "documents.parquet", doc_id=names, text=["a b c"] * num_documents)
+    schema = pa.schema(
+        [("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int32()), ("score", pa.float64())]
+    )
+    with pq.ParquetWriter(tmp_path / "candidates.parquet", schema) as writer:
+        for first in range(0, num_queries, 10_000):
+            queries = np.repeat([f"q{n:07d}" for n in range(first, first + 10_000)], length)
+            picks = (np.arange(first, first + 10_000)[:, None] * 37 + np.arange(length) * 4_999) % num_documents
+            ranks = np.tile(np.arange(1, length + 1, dtype=np.int32), 10_000)
+            writer.write_table(
+                pa.table(
+                    {"query_id": queries, "doc_id": names[picks.ravel()], "rank": ranks, "score": 1.0 / ranks}
+                ).cast(schema)
+            )
+
+    answer = subprocess.run(
+        [sys.executable, "-c", STAGE_BIG, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    num_candidates, peak_bytes = map(int, answer.stdout.split())
+    assert num_candidates == 10_000_000
+    assert peak_bytes < 2e9

@@ -1,0 +1,143 @@
+"""Settings: what is refused, in which words, and which night it is."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from tasks.errors import ConfigError
+from tasks.settings import NightSettings, load_settings, overrides_from, parse_override
+from tests.makers import make_settings
+
+NESTED = {"inputs.nested": "n.parquet"}
+
+
+@pytest.fixture
+def settings_file(tmp_path):
+    return make_settings(tmp_path, tmp_path / "model", NESTED)
+
+
+def test_the_shipped_settings_load(repo_root):
+    for path in sorted((repo_root / "configs").glob("*.toml")):
+        assert load_settings(path).night.name
+
+
+def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
+    assert load_settings(settings_file).night.name == "nightly"
+
+
+@pytest.mark.fault(74, 75, 76)
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ({"strategy.stride": 25, "strategy.window_size": 20}, "stride = 25 must be between 1 and window_size = 20"),
+        ({"strategy.stride": 0}, "[strategy] stride = 0"),
+        ({"strategy.stride": -1}, "[strategy] stride = -1"),
+        ({"strategy.window_size": 1}, "[strategy] window_size = 1"),
+        ({"strategy.window_size": "7"}, "[strategy] window_size = '7'"),
+        ({"strategy.window_size": "abc"}, "[strategy] window_size = 'abc'"),
+        ({"strategy.depth": 0}, "[strategy] depth = 0"),
+        ({"inputs.top_k": 0}, "[inputs] top_k = 0"),
+        ({"strategy.name": "bubble"}, "'single' or 'sliding'"),
+        ({"strategy.decode_mode": "yes_no"}, "'first_token' or 'permutation'"),
+        ({"strategy.windowsize": 3}, "[strategy] windowsize: unknown key"),
+        ({"stragety.window_size": 3}, "[stragety]: unknown key"),
+        ({"night.timezone": "Mars/Olympus"}, "not an IANA time zone"),
+        ({"night.cron": "every night"}, "not a cron line"),
+        ({"inputs.queries": "q.parquet"}, "either nested, or queries, documents and candidates"),
+        ({"inputs.nested": None}, "missing: give queries, documents and candidates, or nested"),
+        ({"inputs.columns.queries.txt": "t"}, "queries has the columns query_id, text"),
+        ({"store.memory_limit": "lots"}, "[store] memory_limit = 'lots'"),
+        ({"prompt.min_passage_tokens": 65}, "min_passage_tokens = 65 must be at most max_passage_tokens = 64"),
+        ({"checks.max_fallback_share": 1.5}, "[checks] max_fallback_share = 1.5"),
+        ({"engine.speculative_config": {"method": "ngram"}}, "speculative decoding is refused"),
+        ({"engine.data_parallel_size": 2}, "run shards instead"),
+        ({"engine.runner": "pooling"}, "only generative models"),
+        ({"strategy.name": "single", "strategy.depth": 9}, "depth = 9 must be at most window_size = 4"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_with_what_is_allowed(settings_file, override, words):
+    with pytest.raises(ConfigError) as refused:
+        load_settings(settings_file, override)
+
+    message = str(refused.value)
+    assert str(settings_file) in message
+    assert words in message
+    assert "\n" not in message
+
+
+def test_engine_settings_pass_through_unrenamed(settings_file):
+    settings = load_settings(settings_file, {"engine.gpu_memory_utilization": 0.9, "engine.tensor_parallel_size": 2})
+
+    assert settings.engine_keywords()["tensor_parallel_size"] == 2
+    assert settings.engine_keywords()["gpu_memory_utilization"] == 0.9
+
+
+def test_deterministic_packing_means_one_sequence_and_no_prefix_cache(settings_file):
+    keywords = load_settings(settings_file, {"packing.deterministic": True}).engine_keywords()
+
+    assert keywords["max_num_seqs"] == 1
+    assert keywords["enable_prefix_caching"] is False
+
+
+def test_capacity_is_no_part_of_what_a_ranking_depends_on(settings_file):
+    plain = load_settings(settings_file).ranking_settings()
+    roomy = load_settings(settings_file, {"engine.max_num_seqs": 8, "packing.batch_loads": 1}).ranking_settings()
+    other = load_settings(settings_file, {"engine.dtype": "float32"}).ranking_settings()
+
+    assert roomy == plain
+    assert other != plain
+
+
+@pytest.mark.fault(18, 81)
+@pytest.mark.parametrize(
+    ("now", "night"),
+    [
+        ("2026-11-28T16:29:59", date(2026, 11, 28)),  # 01:29:59 in Seoul: last night's
+        ("2026-11-28T16:30:00", date(2026, 11, 29)),  # 01:30:00: tonight's
+        ("2026-11-29T10:00:00", date(2026, 11, 29)),
+    ],
+)
+def test_the_night_is_the_last_fire_time_not_after_now(now, night):
+    settings = NightSettings(name="n", cron="30 1 * * *", timezone="Asia/Seoul")
+
+    assert settings.night_at(datetime.fromisoformat(now).replace(tzinfo=UTC)) == night
+
+
+@pytest.mark.fault(81)
+@pytest.mark.parametrize("zone", ["Asia/Seoul", "Europe/Berlin", "America/New_York"])
+def test_each_local_date_is_one_night_also_when_clocks_change(zone):
+    settings = NightSettings(name="n", cron="30 1 * * *", timezone=zone)
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    nights = {settings.night_at(start.replace(month=month, day=day)) for month in (3, 10, 11) for day in range(1, 29)}
+
+    assert len(nights) == 3 * 28
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("strategy.window_size=10", ("strategy.window_size", 10)),
+        ("night.name=trial", ("night.name", "trial")),
+        ('night.name="7"', ("night.name", "7")),
+        ("packing.deterministic=true", ("packing.deterministic", True)),
+        ("inputs.queries=/a b/[x]=y.parquet", ("inputs.queries", "/a b/[x]=y.parquet")),
+    ],
+)
+def test_an_override_is_a_dotted_path_and_a_toml_value(text, parsed):
+    assert parse_override(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["window_size=3", "strategy.window_size", "="])
+def test_an_override_of_another_form_is_refused(text):
+    with pytest.raises(ConfigError, match="wanted section.key=value"):
+        parse_override(text)
+
+
+def test_a_path_typed_elsewhere_is_taken_from_where_it_was_typed(tmp_path):
+    (tmp_path / "q.parquet").touch()
+
+    overrides = overrides_from(["inputs.queries=q.parquet", "engine.model=models/sample"], tmp_path)
+
+    assert overrides["inputs.queries"] == str(tmp_path / "q.parquet")
+    assert overrides["engine.model"] == "models/sample"  # not there: from the checkout
