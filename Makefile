@@ -45,11 +45,11 @@ demo: setup           ## rank the sample and show the result
 	@$(BIN)/packrank run configs/sample.toml --publish
 
 test: setup           ## all tests: the fast ones first
-	@$(BIN)/pytest -m "not slow" -n auto
+	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 	@$(BIN)/pytest -m slow
 
 test-fast: setup      ## tests without engine and server
-	@$(BIN)/pytest -m "not slow" -n auto
+	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 
 check: setup format lint types layers test   ## format, lint, types, import layers, tests
 

@@ -27,7 +27,6 @@ from tasks.environment import STATE, engine_environment
 from tasks.errors import CheckFailed, ConfigError, StoreError
 from tasks.generate.engine import EngineOptions, engine_on_demand
 from tasks.generate.generations import EngineInfo
-from tasks.judge.evaluation import DEFAULT_MEASURES, evaluate, read_qrels
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
@@ -277,13 +276,15 @@ class Night:
         """Stores the quality of both orders, where the settings name judgments."""
         if self.prepared.settings.inputs.qrels is None:
             return
+        from tasks.judge.evaluation import evaluate, read_qrels  # pandas takes a second that other nights save
+
         queries = set(self._rows("summary/list_queries").column("query_id").to_pylist())
         qrels = read_qrels(self.prepared.settings.inputs, self.prepared.night).of_queries(queries)
         orders = self._rows("summary/run_scores").to_pandas()
         metrics = []
         for ranking, rank in (("first_stage", "first_stage_rank"), ("reranked", "rank")):
             run = orders.assign(score=1.0 / orders[rank])[["query_id", "doc_id", "score"]]
-            measured = evaluate(qrels, run, DEFAULT_MEASURES)
+            measured = evaluate(qrels, run)
             metrics.append(measured.assign(run_id=self.run_id, ranking=ranking, qrels_digest=qrels.digest))
         tables = [pa.Table.from_pandas(frame, preserve_index=False) for frame in metrics]
         self.store.replace_rows("metrics", self.run_id, pa.concat_tables(tables, promote_options="permissive"))
@@ -340,8 +341,9 @@ class Night:
             "first_query_id": staged.query_ids[first],
             "last_query_id": staged.query_ids[last - 1],
         }
-        ranked = set(self.store.query("resume/list_ranked_queries", span).column("query_id").to_pylist())
-        stored = _stored_outcomes(self.store.query("resume/list_outcomes", span))
+        with self.store.unit_of_work() as database:
+            ranked = set(database.query("resume/list_ranked_queries", span).column("query_id").to_pylist())
+            stored = _stored_outcomes(database.query("resume/list_outcomes", span))
         for query_index in range(first, last):
             query_id = staged.query_ids[query_index]
             if query_id in ranked:
@@ -392,13 +394,15 @@ class Night:
         logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
 
     def _complete(self, staged: StagedInput) -> None:
-        (counted,) = self._rows("run/count_rankings").to_pylist()
-        if counted["num_rankings"] != staged.num_queries:
-            raise StoreError(
-                f"run {self.run_id}: {counted['num_rankings']} of {staged.num_queries} queries have a row in "
-                f"{self.store.path}. Run the same command again: what is missing is computed again."
-            )
-        self.store.update("finish_run", {"run_id": self.run_id, "status": "complete", "error": None})
+        run = {"run_id": self.run_id}
+        with self.store.unit_of_work() as database:
+            (counted,) = database.query("run/count_rankings", run).to_pylist()
+            if counted["num_rankings"] != staged.num_queries:
+                raise StoreError(
+                    f"run {self.run_id}: {counted['num_rankings']} of {staged.num_queries} queries have a row in "
+                    f"{self.store.path}. Run the same command again: what is missing is computed again."
+                )
+            database.execute("run/finish_run", run | {"status": "complete", "error": None})
 
     def _rows(self, name: str) -> pa.Table:
         return self.store.query(name, {"run_id": self.run_id})
@@ -437,8 +441,9 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
 def find_night(prepared: PreparedNight) -> Night:
     """The run as the database knows it, without taking it up."""
     store = store_of(prepared)
-    run_id = choose_run_id(prepared, store)
-    return Night(prepared, run_id, _status(store, run_id), store)
+    repeats = store.find_repeats(prepared.base_run_id)
+    run_id = choose_run_id(prepared.base_run_id, repeats, rerun=prepared.rerun)
+    return Night(prepared, run_id, repeats.get(run_id), store)
 
 
 def store_of(prepared: PreparedNight) -> Store:
@@ -465,12 +470,16 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
     return night.run_id
 
 
-def choose_run_id(prepared: PreparedNight, store: Store) -> str:
-    """The run to take up: the latest repetition, or a new one where `rerun` asks for it and the latest is done."""
-    base = prepared.base_run_id
-    repeats = store.find_repeats(base)
+def choose_run_id(base: str, repeats: Mapping[str, str], *, rerun: bool) -> str:
+    """The run to take up: the latest repetition, or a new one where `rerun` asks for it and the latest is done.
+
+    Args:
+        base: the id that night, settings and input give.
+        repeats: status by run_id of the run and its -rN repetitions.
+        rerun: whether a finished run is to be repeated.
+    """
     latest = max(repeats, key=_repetition, default=base)
-    if prepared.rerun and repeats.get(latest) in DONE:
+    if rerun and repeats.get(latest) in DONE:
         return f"{base}-r{_repetition(latest) + 1}"
     return latest
 
@@ -500,11 +509,6 @@ def _repetition(run_id: str) -> int:
     """1 for a run, N for its repetition -rN."""
     tail = run_id.rpartition("-r")[2]
     return int(tail) if tail.isdigit() else 1
-
-
-def _status(store: Store, run_id: str) -> str | None:
-    row = store.find_run(run_id)
-    return None if row is None else str(row["status"])
 
 
 def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
+from tabulate import tabulate
 
 from tasks.database import Database
 from tasks.errors import PackrankError
@@ -119,8 +119,9 @@ def to_markdown(tables: list[SummaryTable]) -> str:
     """The tables as GitHub-style Markdown; pipes in values are escaped."""
     parts = []
     for table in tables:
-        frame = pd.DataFrame(table.rows, columns=list(table.columns)).map(lambda text: text.replace("|", "\\|"))
-        parts.append(f"## {table.title}\n\n{frame.to_markdown(index=False, disable_numparse=True)}\n")
+        rows = [[text.replace("|", "\\|") for text in row] for row in table.rows]
+        drawn = tabulate(rows, headers=table.columns, tablefmt="github", disable_numparse=True)
+        parts.append(f"## {table.title}\n\n{drawn}\n")
         if table.note:
             parts.append(f"{table.note}\n")
     return "\n".join(parts)

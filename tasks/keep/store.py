@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -79,16 +78,6 @@ class Store:
                     database.execute("run/add_schema_file", {"file_name": name})
             for path in sorted((SQL_FOLDER / "views").glob("*.sql")):
                 database.execute(f"views/{path.stem}")
-
-    def find_run(self, run_id: str) -> dict[str, Any] | None:
-        """The run's row, or None; also where there is no database yet."""
-        if not self.path.exists():
-            return None
-        with self.unit_of_work() as database:
-            if not database.has_table("runs"):
-                return None
-            rows = database.query("run/find_run", {"run_id": run_id}).to_pylist()
-        return rows[0] if rows else None
 
     def find_repeats(self, base_run_id: str) -> dict[str, str]:
         """Status by run_id of a run and its -rN repetitions."""

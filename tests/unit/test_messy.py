@@ -16,6 +16,7 @@ from tasks.errors import InputError
 from tasks.night import NightRequest, prepare_night, run_night, store_of
 from tests.conftest import find_test_data
 from tests.makers import make_settings
+from tests.unit.test_reading import stage
 
 SOURCES = ("queries", "documents", "candidates")
 
@@ -89,29 +90,19 @@ SAME_AS_BASE = re.compile(
 )
 
 
-@pytest.fixture
-def prepare(collections, model_folder, tmp_path):
-    """The night of one case, ready to stage."""
-
-    def make(item):
-        config = make_settings(tmp_path, model_folder, input_paths(collections / "messy", item))
-        return prepare_night(NightRequest(config=config, night=date(2026, 11, 29)))
-
-    return make
-
-
 @pytest.mark.fault(19, 21, 22, 23, 24, 25, 30, 31, 52, 53, 54, 55, 56, 78)
 @pytest.mark.parametrize("item", load_manifest())
-def test_a_messy_input_leads_to_what_its_manifest_says(item, prepare, collections, tmp_path):
+def test_a_messy_input_leads_to_what_its_manifest_says(item, collections, tmp_path):
+    paths = input_paths(collections / "messy", item)
     if item["expect"] == "error":
         with pytest.raises(InputError) as refused:
-            prepare(item).stage(tmp_path / "staging")
+            stage(tmp_path, paths)
         message = str(refused.value)
         assert item["path"].rstrip("/") in message
         assert [words for words in EXPECTED_WORDS.get(item["path"], []) if words not in message] == []
         return
 
-    staged = prepare(item).stage(tmp_path / "staging")
+    staged = stage(tmp_path, paths)
 
     aside = Counter((row["source"], row["reason"]) for row in staged.quarantine.to_pylist())
     assert dict(aside) == EXPECTED_QUARANTINE.get(item["path"], {})
@@ -122,17 +113,27 @@ def test_a_messy_input_leads_to_what_its_manifest_says(item, prepare, collection
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("item", [each for each in load_manifest() if each.id and not each.id.endswith("error")])
-def test_a_messy_input_that_is_taken_ends_as_a_complete_run(item, prepare, fake_vllm):
-    prepared = prepare(item)
+@pytest.mark.parametrize("item", load_manifest())
+def test_a_messy_input_ends_as_an_error_before_the_engine_or_as_a_complete_run(
+    item, collections, model_folder, fake_vllm, tmp_path
+):
+    config = make_settings(tmp_path, model_folder, input_paths(collections / "messy", item))
+    request = NightRequest(config=config, night=date(2026, 11, 29))
+    if item["expect"] == "error":
+        with pytest.raises(InputError):
+            run_night(prepare_night(request))
+        assert not list(tmp_path.rglob("*.engine.log"))
+        return
 
-    run_id = run_night(prepared)
+    prepared = prepare_night(request)
+    run_night(prepared)
 
-    store = store_of(prepared)
     ranks = defaultdict(list)
-    for row in store.query("summary/run_scores", {"run_id": run_id}).to_pylist():
-        ranks[row["query_id"]].append(row["rank"])
-    assert store.find_run(run_id)["status"] == "complete"
+    with store_of(prepared).unit_of_work() as database:
+        (run,) = database.query_text("select status from runs").to_pylist()
+        for row in database.query_text("select query_id, rank from scores").to_pylist():
+            ranks[row["query_id"]].append(row["rank"])
+    assert run["status"] == "complete"
     assert ranks
     assert all(sorted(each) == list(range(1, len(each) + 1)) for each in ranks.values())
 

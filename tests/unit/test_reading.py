@@ -581,7 +581,7 @@ def test_passages_are_kept_up_to_the_limit_and_their_full_length_is_known(tmp_pa
 
 
 @given(st.permutations(list(range(9))), st.integers(1, 9))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_the_order_of_rows_and_row_groups_means_nothing(tmp_path, paths, order, row_group_size):
     plain = lists(stage(tmp_path, paths))
     shuffled = tmp_path / "shuffled.parquet"

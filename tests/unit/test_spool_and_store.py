@@ -83,6 +83,10 @@ def make_run(**given):
     return NewRun(**(base | given))
 
 
+def find_run(store, run_id=RUN):
+    return store.query("run/find_run", {"run_id": run_id}).to_pylist()[0]
+
+
 def count(store, table):
     with open_database(store.path, store.limits) as database:
         return database.query_text(f"select count(*) as n from {table}").to_pylist()[0]["n"]
@@ -227,12 +231,10 @@ def test_killed_runs_are_failed_and_unfinished_ones_of_the_night_superseded(stor
     store.begin_run(make_run(run_id="2026-11-28-test-bbbbbbbb", night=date(2026, 11, 28)))
     store.begin_run(make_run(run_id="2026-11-29-test-cccccccc"))
 
-    statuses = {
-        row: store.find_run(f"{row}")["status"] for row in ("2026-11-29-test-aaaaaaaa", "2026-11-28-test-bbbbbbbb")
-    }
+    statuses = {row: find_run(store, row)["status"] for row in ("2026-11-29-test-aaaaaaaa", "2026-11-28-test-bbbbbbbb")}
 
     assert statuses == {"2026-11-29-test-aaaaaaaa": "superseded", "2026-11-28-test-bbbbbbbb": "failed"}
-    assert store.find_run("2026-11-29-test-cccccccc")["status"] == "running"
+    assert find_run(store, "2026-11-29-test-cccccccc")["status"] == "running"
 
 
 def test_a_run_taken_up_again_keeps_its_start(store):
@@ -241,7 +243,7 @@ def test_a_run_taken_up_again_keeps_its_start(store):
 
     store.begin_run(make_run(started_at=datetime(2027, 1, 1, tzinfo=UTC), host="other"))
 
-    row = store.find_run(RUN)
+    row = find_run(store)
     assert (row["status"], row["host"], row["error"]) == ("running", "other", None)
     assert row["started_at"] == datetime(2026, 11, 29, 1, 30, tzinfo=UTC)
 
@@ -258,7 +260,7 @@ def test_preparing_twice_changes_nothing(store):
     store.begin_run(make_run())
     store.prepare()
 
-    assert store.find_run(RUN) is not None
+    assert find_run(store)["status"] == "running"
 
 
 @pytest.mark.fault(69)

@@ -1,0 +1,465 @@
+"""A whole night over the real engine child, pipe, spool and database; only the model behind the pipe is a fake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, InputError
+from tasks.keep.store import run_lock
+from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.plan import CacheAssumption, plan_night
+from tests.makers import make_inputs, make_settings, write_parquet
+
+LISTS = [0, 1, 2, 5, 9, 12]  # 0 + 0 + 1 + 2 + 4 + 5 windows of 4, stride 2
+NUM_WINDOWS = 12
+
+
+@pytest.fixture
+def night(tmp_path, model_folder, fake_vllm):
+    """Prepares a night over the given lists; keywords are settings with __ for the dot."""
+
+    def make(lists=LISTS, *, folder="a", publish=False, rerun=False, limit_queries=None, **settings):
+        values = {name.replace("__", "."): value for name, value in settings.items()}
+        (tmp_path / folder).mkdir(exist_ok=True)
+        config = make_settings(tmp_path / folder, model_folder, make_inputs(tmp_path / "in", lists) | values)
+        return prepare_night(
+            NightRequest(
+                config=config, night=date(2026, 11, 29), publish=publish, rerun=rerun, limit_queries=limit_queries
+            )
+        )
+
+    return make
+
+
+def select(prepared, statement):
+    with store_of(prepared).unit_of_work() as database:
+        return database.query_text(statement).to_pylist()
+
+
+def value(prepared, statement):
+    (row,) = select(prepared, statement)
+    (found,) = row.values()
+    return found
+
+
+def score_rows(prepared):
+    columns = "query_id, doc_id, rank, score, score_kind, model_score, first_stage_rank, first_stage_score, status"
+    return select(prepared, f"select {columns} from scores order by query_id, rank")
+
+
+def asked(log):
+    return (
+        [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()] if Path(log).exists() else []
+    )
+
+
+@pytest.mark.parametrize("decode_mode", ["first_token", "permutation"])
+def test_a_night_ends_with_every_row_published(night, decode_mode):
+    prepared = night(publish=True, strategy__decode_mode=decode_mode)
+
+    run_night(prepared)
+
+    assert value(prepared, "select count(*) from latest_scores") == sum(LISTS)
+    assert value(prepared, "select status from runs") == "published"
+    assert select(prepared, "select status, count(*) as n from rankings group by status order by status") == [
+        {"status": "no_candidates", "n": 1},
+        {"status": "ranked", "n": 4},
+        {"status": "single", "n": 1},
+    ]
+    assert value(prepared, "select count(*) from windows") == NUM_WINDOWS
+    assert value(prepared, "select sum(num_preemptions)::bigint from batches") == 0
+    assert value(prepared, "select count(*) from check_results where not passed") == 0
+    assert value(prepared, "select count(*) from outcomes") == 0  # dropped when published
+    assert value(prepared, "select count(*) from windows where docs is null or ttft_s is null") == 0
+    has_gaps = value(prepared, "select bool_and(itl_count > 0) from batches where num_prompts > 0")
+    assert has_gaps == (True if decode_mode == "permutation" else None)
+
+
+@pytest.mark.fault(42)
+def test_every_sampling_parameter_is_explicit(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"))
+
+    run_night(night([3]))
+
+    (prompt,) = asked(tmp_path / "asked")
+    params = prompt["params"]
+    assert (params["temperature"], params["top_p"], params["top_k"], params["max_tokens"]) == (0.0, 1.0, 0, 1)
+    assert params["repetition_penalty"] == 1.0
+    assert len(params["logprob_token_ids"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.fault(33)
+def test_a_ranking_does_not_depend_on_batches_cohorts_or_memory(night, fake_vllm):
+    roomy = night(folder="roomy")
+    run_night(roomy)
+    fake_vllm(num_gpu_blocks=70)
+    tight = night(folder="tight", packing__batch_loads=1, packing__cohort_queries=2, engine__max_num_seqs=2)
+    run_night(tight)
+
+    assert score_rows(tight) == score_rows(roomy)
+    assert value(tight, "select count(*) from batches where num_prompts > 0") > value(
+        roomy, "select count(*) from batches where num_prompts > 0"
+    )
+    assert value(tight, "select max(num_blocks / block_budget) from batches where num_prompts > 0") <= 1.0
+
+
+def test_the_same_command_again_is_already_done(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"))
+    first = run_night(night(publish=True))
+    before = len(asked(tmp_path / "asked"))
+
+    second = run_night(night(publish=True))
+
+    assert second == first
+    assert len(asked(tmp_path / "asked")) == before
+
+
+def test_a_complete_run_is_published_by_a_later_request_without_the_engine(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"))
+    run_night(night())
+    before = len(asked(tmp_path / "asked"))
+
+    prepared = night(publish=True)
+    run_night(prepared)
+
+    assert value(prepared, "select status from runs") == "published"
+    assert len(asked(tmp_path / "asked")) == before
+
+
+@pytest.mark.slow
+def test_rerun_repeats_a_finished_night_under_a_new_id(night):
+    first = run_night(night())
+
+    assert run_night(night(rerun=True)) == f"{first}-r2"
+    assert run_night(night(rerun=True)) == f"{first}-r3"
+    assert run_night(night()) == f"{first}-r3"
+    assert value(night(), "select count(*) from scores") == 3 * sum(LISTS)
+
+
+def test_other_settings_or_input_make_another_run_and_capacity_does_not(night, tmp_path):
+    base = night().base_run_id
+
+    assert night(engine__max_num_seqs=3, packing__batch_loads=1, checks__max_fallback_share=0.5).base_run_id == base
+    assert night(strategy__stride=1).base_run_id != base
+    assert night(prompt__max_passage_tokens=63).base_run_id != base
+    assert night(limit_queries=2).base_run_id != base
+    write_parquet(tmp_path / "in" / "more.parquet", query_id=["q000"], text=["another"])
+    assert night(inputs__queries=str(tmp_path / "in" / "more.parquet")).base_run_id != base
+    assert base.startswith("2026-11-29-nightly-")
+
+
+def test_limited_and_dry_runs_are_not_published(night, tmp_path):
+    with pytest.raises(ConfigError, match="publish does not go with limit_queries or dry_run"):
+        night(publish=True, limit_queries=2)
+
+
+def test_a_plan_writes_nothing_and_counts_what_the_night_asks(night, tmp_path):
+    prepared = night()
+
+    tables = plan_night(prepared, CacheAssumption(num_gpu_blocks=4_000))
+
+    figures = dict(tables[0].rows)
+    assert figures["prompts"] == str(NUM_WINDOWS)
+    assert figures["candidates"] == str(sum(LISTS))
+    assert not (tmp_path / "a" / "var").exists()
+    run_night(prepared)
+    assert figures["batches"] == str(value(prepared, "select count(*) from batches where num_prompts > 0"))
+    assert int(figures["prompt tokens"].replace(",", "")) == pytest.approx(
+        value(prepared, "select sum(prompt_tokens)::bigint from batches"), rel=0.02
+    )
+
+
+def test_nothing_to_ask_starts_no_engine(night, tmp_path):
+    prepared = night([0, 1, 0])
+
+    run_night(prepared)
+
+    assert value(prepared, "select device from runs") is None
+    assert not list(tmp_path.rglob("*.engine.log"))
+    assert value(prepared, "select count(*) from scores") == 1
+
+
+@pytest.mark.fault(17)
+def test_a_second_run_beside_the_first_is_refused(night):
+    prepared = night()
+
+    with run_lock(store_of(prepared).path, "other"), pytest.raises(AlreadyRunning, match="run other"):
+        run_night(prepared)
+
+
+# ---- an engine that fails
+
+
+@pytest.mark.fault(10, 14, 88)
+def test_an_engine_that_dies_is_started_again_and_nothing_is_asked_twice(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"), die_at=2)
+    prepared = night()
+
+    run_night(prepared)
+
+    assert len(asked(tmp_path / "asked")) == NUM_WINDOWS  # the batch it died of was never answered
+    assert value(prepared, "select status from runs") == "complete"
+
+
+@pytest.mark.fault(10, 87)
+def test_an_engine_that_dies_too_often_fails_the_run_and_the_next_start_goes_on(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"), die_at=2)
+    prepared = night(packing__max_engine_starts=1)
+    with pytest.raises(EngineError, match=r"exit status 9.*It was started 1 times; giving up"):
+        run_night(prepared)
+    done = len(asked(tmp_path / "asked"))
+    assert value(prepared, "select status from runs") == "failed"
+    assert "exit status 9" in value(prepared, "select error from runs")
+
+    fake_vllm(log=str(tmp_path / "asked"))
+    run_night(prepared)
+
+    assert 0 < done < NUM_WINDOWS
+    assert len(asked(tmp_path / "asked")) == NUM_WINDOWS
+    whole = night(folder="whole")
+    run_night(whole)
+    assert score_rows(prepared) == score_rows(whole)
+
+
+@pytest.mark.fault(47, 48)
+def test_an_engine_that_hangs_is_killed_and_its_batch_asked_again(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"), hang_at=1)
+    prepared = night(packing__batch_timeout_s=1)
+
+    run_night(prepared)
+
+    assert value(prepared, "select status from runs") == "complete"
+    assert engines_of(os.getpid()) == []
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize(
+    ("outputs", "words"), [("reversed", "another prompt"), ("short", "1 outputs for 2"), ("long", "3 outputs for 2")]
+)
+def test_outputs_that_do_not_match_their_prompts_fail_the_batch(night, fake_vllm, outputs, words):
+    fake_vllm(outputs=outputs)
+    prepared = night([3, 4], packing__max_engine_starts=1)
+
+    with pytest.raises(EngineError, match=words):
+        run_night(prepared)
+
+    assert value(prepared, "select count(*) from scores") == 0
+
+
+@pytest.mark.fault(40)
+def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm):
+    fake_vllm(metrics=False)
+    prepared = night()
+
+    run_night(prepared)
+
+    assert value(prepared, "select count(*) from windows where ttft_s is not null") == 0
+    assert value(prepared, "select bool_and(engine_s > 0) from batches where num_prompts > 0")
+    assert value(prepared, "select count(*) from scores") == sum(LISTS)
+
+
+def test_a_setting_that_vllm_does_not_know_is_refused_before_weights_load(night):
+    with pytest.raises(ConfigError, match=r"\[engine\] max_num_seq: vLLM knows no such setting. Is it max_num_seqs\?"):
+        run_night(night(engine__max_num_seq=3))
+
+
+@pytest.mark.fault(35)
+def test_a_cache_too_small_for_the_largest_prompt_is_refused(night, fake_vllm):
+    fake_vllm(num_gpu_blocks=30)
+
+    with pytest.raises(ConfigError, match="needs 64 KV blocks, but 29 are usable"):
+        run_night(night())
+
+
+@pytest.mark.slow
+def test_a_hybrid_cache_is_refused_unless_the_promise_is_given_up(night, fake_vllm):
+    fake_vllm(max_concurrency=500.0)
+
+    with pytest.raises(ConfigError, match="not one full-attention group"):
+        run_night(night())
+    run_night(night(packing__promise="none"))
+
+
+@pytest.mark.fault(44, 85)
+def test_a_model_that_is_not_there_is_known_before_the_engine(night, tmp_path):
+    with pytest.raises(ConfigError, match="no such folder"):
+        night(engine__model=str(tmp_path / "nowhere"))
+
+
+# ---- answers that are no ranking
+
+
+@pytest.mark.fault(7, 8)
+def test_a_night_of_refusals_is_stored_and_not_published(night, fake_vllm):
+    fake_vllm(answers=["I cannot help with that."])
+    prepared = night(publish=True, strategy__decode_mode="permutation")
+
+    with pytest.raises(CheckFailed, match=r"fallback_queries: 4 offending, share 0.6667, allowed 0.0500 \(e.g. q002"):
+        run_night(prepared)
+
+    assert value(prepared, "select status from runs") == "complete"
+    assert value(prepared, "select is_degraded from runs")
+    assert value(prepared, "select count(*) from latest_scores") == 0
+    assert value(prepared, "select count(*) from fallbacks") == NUM_WINDOWS
+    rows = score_rows(prepared)
+    assert all(row["rank"] == row["first_stage_rank"] for row in rows)
+    assert {row["status"] for row in rows if row["query_id"] == "q005"} == {"fallback"}
+    assert {row["score_kind"] for row in rows} == {"first_stage_order"}
+    with pytest.raises(CheckFailed):  # again: still not published, and no engine
+        run_night(prepared)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(7)
+def test_some_refusals_are_counted_where_they_happened(night, fake_vllm):
+    fake_vllm(answers=["[2] > [1] > [3] > [4]", "[2] > [1] > [3] > [4]", "no", "[4]"])
+    prepared = night(strategy__decode_mode="permutation", checks__max_partial_share=1.0, checks__max_fallback_share=1.0)
+
+    run_night(prepared)
+
+    statuses = {
+        row["parse_status"]: row["n"]
+        for row in select(prepared, "select parse_status, count(*) as n from windows group by all")
+    }
+    assert statuses.keys() >= {"ok", "refusal"}
+    assert value(prepared, "select count(*) from outcomes where answer is not null") == NUM_WINDOWS - statuses["ok"]
+    assert value(prepared, "select count(*) from fallbacks") == value(
+        prepared, "select count(*) from windows where 2 * num_missing > len(docs)"
+    )
+    assert value(prepared, "select count(*) from rankings where status in ('partial', 'fallback')") > 0
+
+
+def test_input_errors_stop_before_the_engine(night, tmp_path):
+    prepared = night()
+    write_parquet(Path(prepared.settings.inputs.documents), doc_id=["other"], text=["x"])
+    prepared = prepare_night(NightRequest(config=tmp_path / "a" / "nightly.toml", night=date(2026, 11, 29)))
+
+    with pytest.raises(InputError, match="0 of 29 rows match documents"):
+        run_night(prepared)
+
+    assert value(prepared, "select status from runs") == "failed"
+    assert not list(tmp_path.rglob("*.engine.log"))
+
+
+# ---- the command, killed
+
+
+def command(config, *arguments):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "flows.command",
+            "run",
+            str(config),
+            "--no-prefect",
+            "--night",
+            "2026-11-29",
+            *arguments,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def engines_of(parent_pid):
+    """Engine children that name the process as their parent on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"tasks.generate.engine" in words and str(parent_pid).encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(what, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def wait_until_asked(process, log, num_prompts):
+    """Until the engine was asked so many prompts, or the command has ended."""
+    wait_for(lambda: process.poll() is not None or len(asked(log)) >= num_prompts)
+
+
+def committed_windows(prepared):
+    """Windows in the database and in the spool."""
+    import pyarrow.parquet as pq
+
+    loaded = value(prepared, "select count(*) from windows") if store_of(prepared).path.exists() else 0
+    batches = {row["batch_no"] for row in select(prepared, "select batch_no from batches")} if loaded else set()
+    spooled = [path for path in (prepared.work_folder / "spool").rglob("windows.parquet") if path.parent.name.isdigit()]
+    return loaded + sum(pq.read_metadata(path).num_rows for path in spooled if int(path.parent.name) not in batches)
+
+
+@pytest.mark.fault(10, 11, 12, 14, 63)
+def test_a_night_killed_again_and_again_ends_as_if_it_never_was(night, fake_vllm, tmp_path):
+    """kill -9 at moments of every kind, the same command again each time: the rows of an uninterrupted run.
+
+    What was committed is not asked again: the prompts that a start sees are exactly those that had no outcome.
+    """
+    whole = night(folder="whole")
+    run_night(whole)
+    prepared = night(folder="killed")
+    config = tmp_path / "killed" / "nightly.toml"
+
+    for number, stop_at in enumerate((2, 7)):
+        log = tmp_path / f"asked-{number}"
+        fake_vllm(log=str(log), batch_s=0.05)
+        before = committed_windows(prepared)
+        process = command(config)
+        wait_until_asked(process, log, stop_at - before)
+        time.sleep(0.013 * number)
+        process.kill()
+        process.communicate()
+        wait_for(lambda pid=process.pid: engines_of(pid) == [], seconds=10)
+        assert committed_windows(prepared) >= before
+
+    before = committed_windows(prepared)
+    fake_vllm(log=str(tmp_path / "asked-last"))
+    run_night(prepared)
+
+    assert len(asked(tmp_path / "asked-last")) == NUM_WINDOWS - before
+    assert score_rows(prepared) == score_rows(whole)
+    keys = "query_id, round, window_no, attempt"
+    assert select(prepared, f"select {keys}, docs from windows order by {keys}") == select(
+        whole, f"select {keys}, docs from windows order by {keys}"
+    )
+    assert value(prepared, "select count(*) from quarantine") == value(whole, "select count(*) from quarantine")
+    assert not list((prepared.work_folder / "spool").rglob("*.parquet"))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_leaves_no_process_and_a_run_that_says_so(night, fake_vllm, tmp_path, number, exit_code):
+    log = tmp_path / "asked"
+    fake_vllm(log=str(log), batch_s=0.3)
+    prepared = night()
+    process = command(tmp_path / "a" / "nightly.toml")
+    wait_for(lambda: len(asked(log)) >= 3)
+
+    process.send_signal(number)
+    _, told = process.communicate(timeout=10)
+
+    assert process.returncode == exit_code
+    assert "Traceback" not in told
+    wait_for(lambda: engines_of(process.pid) == [], seconds=10)
+    assert value(prepared, "select status from runs") == "cancelled"
+    run_night(prepared)
+    assert value(prepared, "select count(*) from scores") == sum(LISTS)
