@@ -71,7 +71,7 @@ up: setup             ## start a local Prefect server and worker, and deploy
 down:                 ## stop them
 	@$(BIN)/python -m flows.local_server down
 
-deploy: setup         ## send prefect.yaml to the server at PREFECT_API_URL
+deploy: setup         ## send prefect.yaml to the server at PREFECT_API_URL, or to the local one
 	@$(BIN)/python -m flows.local_server deploy
 
 lock: | $(UV)         ## compile both locks from pyproject.toml

@@ -5,7 +5,9 @@ Answers go to stdout, one line on an error to stderr; exit codes are those of `t
 
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +21,8 @@ USAGE_EXIT, INTERRUPTED_EXIT, TERMINATED_EXIT = 2, 130, 143
 app = App(
     name="packrank",
     help="Reranks first-stage candidates list-wise on vLLM, at night; scores and latency in DuckDB.",
-    version_flags=["--version"],
+    version=lambda: metadata.version("packrank"),
+    result_action="return_value",
 )
 
 Config = Annotated[Path, Parameter(help="Settings file, such as configs/sample.toml.")]
@@ -134,11 +137,11 @@ def doctor(
     raise_if_unwell(findings)
 
 
-def main() -> None:
-    """Entry point: the exit code tells how it ended."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: the exit code tells how it ended. `arguments` are those of the process if not given."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(exit_on_error=False, print_error=False)
+        app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _fail(f"{' '.join(str(error).split())} See packrank --help.", USAGE_EXIT)
     except PackrankError as error:
@@ -153,7 +156,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from tasks.judge.queries import printable
+    from tasks.judge.summary import printable
 
     print(f"packrank: {printable(message)}", file=sys.stderr)
     raise SystemExit(code)

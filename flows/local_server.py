@@ -17,6 +17,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.database import ROOT
@@ -29,82 +30,122 @@ PORT = 4200  # Prefect's own
 POOL = "gpu"
 START_TIMEOUT_S = 120.0  # 7 to 18 s with an empty home
 STOP_TIMEOUT_S = 20.0
-LOGS = STATE / "logs"
-STACK_FILE = STATE / "prefect" / "local_stack.json"
 
 
-def start_private_server() -> str:
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What `up` started."""
+
+    api_url: str
+    server_pid: int
+    worker_pid: int
+
+
+def start_private_server(state: Path = STATE) -> str:
     """Starts a server that ends by SIGTERM when this process has ended, however; returns its API's URL.
 
     To be called from the main thread: a parent-death signal is bound to the thread that started the child.
     """
-    port = _free_port()
     libc = ctypes.CDLL(None)
-    process = _start_server(port, before_exec=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM))
-    return _wait_until_healthy(process, port)
+    port = _free_port()
+    process = _start_server(state, port, before_exec=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM))
+    return _wait_until_healthy(state, process, port)
 
 
-def running_stack_url() -> str | None:
+def running_stack_url(state: Path = STATE) -> str | None:
     """The API of the stack that `up` started, if it answers."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        url = str(json.loads(STACK_FILE.read_text(encoding="utf-8"))["api_url"])
-        return url if _is_healthy(url) else None
-    return None
+    stack = _read_stack(state)
+    return stack.api_url if stack is not None and _is_healthy(stack.api_url) else None
 
 
-def up() -> None:
-    """Starts server and worker, and deploys. Does nothing where they run already."""
-    url = running_stack_url()
-    if url is None:
-        port = PORT if _is_free(PORT) else _free_port()
-        server = _start_server(port, before_exec=None)
-        url = _wait_until_healthy(server, port)
-        deploy(url)
-        worker = _start_worker(url)
-        stack = {"api_url": url, "server_pid": server.pid, "worker_pid": worker.pid}
-        STACK_FILE.write_text(json.dumps(stack), encoding="utf-8")
-    print(f"server and worker run: {url.removesuffix('/api')} (logs in {LOGS})")
-    print(f"export PREFECT_API_URL={url}")
-    print("prefect deployment run 'nightly-rerank/nightly' --watch")
+def up(state: Path = STATE) -> str:
+    """Starts server and worker and deploys, where they do not run already; returns the API's URL."""
+    url = running_stack_url(state)
+    if url is not None:
+        return url
+    port = PORT if _is_free(PORT) else _free_port()
+    server = _start_server(state, port, before_exec=None)
+    url = _wait_until_healthy(state, server, port)
+    deploy(url, state)
+    worker = _start_worker(state, url)
+    stack = Stack(url, server.pid, worker.pid)
+    _stack_file(state).write_text(json.dumps(asdict(stack)), encoding="utf-8")
+    return url
 
 
-def down() -> None:
-    """Stops what `up` started: the worker first, then the server."""
-    try:
-        stack = json.loads(STACK_FILE.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        print("nothing to stop")
-        return
-    for name in ("worker_pid", "server_pid"):
-        _stop(int(stack[name]))
-    STACK_FILE.unlink()
-    print("server and worker stopped")
+def down(state: Path = STATE) -> bool:
+    """Stops what `up` started, the worker first; false where there was nothing."""
+    stack = _read_stack(state)
+    if stack is None:
+        return False
+    for pid in (stack.worker_pid, stack.server_pid):
+        _stop(pid)
+    _stack_file(state).unlink()
+    return True
 
 
-def deploy(api_url: str) -> None:
+def deploy(api_url: str, state: Path = STATE) -> None:
     """Makes the work pool if there is none, and deploys what prefect.yaml says.
 
     Raises:
         PackrankError: Prefect refused; its words are in the message.
     """
-    if _prefect(api_url, "work-pool", "inspect", POOL).returncode != 0:
-        _require(_prefect(api_url, "work-pool", "create", POOL, "--type", "process"))
-    _require(_prefect(api_url, "--no-prompt", "deploy", "--all"))
+    if _prefect(state, api_url, "work-pool", "inspect", POOL).returncode != 0:
+        _require(_prefect(state, api_url, "work-pool", "create", POOL, "--type", "process"))
+    _require(_prefect(state, api_url, "--no-prompt", "deploy", "--all"))
 
 
-def environment(api_url: str | None = None) -> dict[str, str]:
-    """What a Prefect process of ours is started with."""
+def environment(state: Path, api_url: str | None = None) -> dict[str, str]:
+    """What a Prefect process of ours is started with; what the caller has set already stands."""
     own = {"PACKRANK_HOME": str(ROOT), "PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_SERVER_LOGGING_LEVEL": "WARNING"}
     url = {} if api_url is None else {"PREFECT_API_URL": api_url}
-    return prefect_environment() | own | os.environ | url
+    return prefect_environment(state) | own | os.environ | url
 
 
-def _prefect(api_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "prefect", *arguments]
+def main() -> None:
+    """Entry point: up, down, or deploy to PREFECT_API_URL."""
+    verbs = {"up": _up, "down": _down, "deploy": _deploy}
+    try:
+        verbs[sys.argv[1]]()
+    except PackrankError as error:
+        raise SystemExit(f"packrank: {error}") from error
+
+
+def _up() -> None:
+    url = up()
+    print(f"Prefect runs: {url.removesuffix('/api')} (logs: {STATE / 'logs'})")
+    print(f"  export PREFECT_API_URL={url} PREFECT_HOME={STATE / 'prefect'}")
+    print("  .venv/bin/prefect deployment run 'nightly-rerank/nightly' --watch")
+
+
+def _down() -> None:
+    print("server and worker stopped" if down() else "nothing to stop")
+
+
+def _deploy() -> None:
+    url = os.environ.get("PREFECT_API_URL") or running_stack_url()
+    if url is None:
+        raise PackrankError("deploy: set PREFECT_API_URL to a server's API, such as http://127.0.0.1:4200/api.")
+    deploy(url)
+    print(f"deployed nightly-rerank/nightly to {url}")
+
+
+def _stack_file(state: Path) -> Path:
+    return state / "prefect" / "local_stack.json"
+
+
+def _read_stack(state: Path) -> Stack | None:
+    try:
+        return Stack(**json.loads(_stack_file(state).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _prefect(state: Path, api_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "prefect", *arguments],
         cwd=ROOT,
-        env=environment(api_url),
+        env=environment(state, api_url),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -118,22 +159,22 @@ def _require(answer: "subprocess.CompletedProcess[str]") -> None:
         raise PackrankError(f"{' '.join(answer.args[2:])}: {' / '.join(words[-3:])}")
 
 
-def _start_server(port: int, before_exec: Callable[[], object] | None) -> "subprocess.Popen[bytes]":
+def _start_server(state: Path, port: int, before_exec: Callable[[], object] | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    return _start_in_background(command, "prefect-server.log", environment(), before_exec)
+    return _start_in_background(command, state, "prefect-server.log", environment(state), before_exec)
 
 
-def _start_worker(api_url: str) -> "subprocess.Popen[bytes]":
+def _start_worker(state: Path, api_url: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "local", "--limit", "1"]
-    return _start_in_background(command, "prefect-worker.log", environment(api_url), None)
+    return _start_in_background(command, state, "prefect-worker.log", environment(state, api_url), None)
 
 
 def _start_in_background(
-    command: list[str], log_name: str, env: dict[str, str], before_exec: Callable[[], object] | None
+    command: list[str], state: Path, log_name: str, env: dict[str, str], before_exec: Callable[[], object] | None
 ) -> "subprocess.Popen[bytes]":
-    LOGS.mkdir(parents=True, exist_ok=True)
-    STACK_FILE.parent.mkdir(parents=True, exist_ok=True)
-    with (LOGS / log_name).open("wb") as log:
+    for folder in (state / "logs", _stack_file(state).parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (state / "logs" / log_name).open("wb") as log:
         return subprocess.Popen(
             command,
             cwd=ROOT,
@@ -146,12 +187,12 @@ def _start_in_background(
         )
 
 
-def _wait_until_healthy(process: "subprocess.Popen[bytes]", port: int) -> str:
+def _wait_until_healthy(state: Path, process: "subprocess.Popen[bytes]", port: int) -> str:
     url = f"http://{HOST}:{port}/api"
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _is_healthy(url):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise PackrankError(f"the Prefect server did not start; see {LOGS / 'prefect-server.log'}.")
+            raise PackrankError(f"the Prefect server did not start; see {state / 'logs' / 'prefect-server.log'}.")
         time.sleep(0.2)
     return url
 
@@ -177,25 +218,12 @@ def _stop(pid: int) -> None:
     """SIGTERM, and SIGKILL to its group if that does not help; only to a process that is Prefect's."""
     command_line = Path(f"/proc/{pid}/cmdline")
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while command_line.exists() and b"prefect" in command_line.read_bytes():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        while b"prefect" in command_line.read_bytes():
+            os.kill(pid, signal.SIGTERM)  # a worker may need a second one
             if time.monotonic() > deadline:
                 os.killpg(pid, signal.SIGKILL)
-        time.sleep(1.0)
-
-
-def main() -> None:
-    """Entry point: up, down, or deploy to PREFECT_API_URL."""
-    verbs: dict[str, Callable[[], None]] = {
-        "up": up,
-        "down": down,
-        "deploy": lambda: deploy(os.environ["PREFECT_API_URL"]),
-    }
-    try:
-        verbs[sys.argv[1]]()
-    except PackrankError as error:
-        raise SystemExit(f"packrank: {error}") from error
+            time.sleep(1.0)
 
 
 if __name__ == "__main__":

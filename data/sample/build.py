@@ -21,25 +21,33 @@ FOLDER = Path(__file__).resolve().parent
 TOP_K = 100
 
 
-def main() -> None:
-    """Writes the four files beside this one."""
-    fields = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted((FOLDER / "source").glob("*.toml"))]
+def build(source: Path, target: Path) -> None:
+    """Writes the four files into `target`."""
+    fields = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(source.glob("*.toml"))]
     documents = [
         {"doc_id": each["doc_id"], "title": each.get("title"), "text": each["text"].strip()}
         for field in fields
         for each in field["documents"]
     ]
     queries = sorted((each for field in fields for each in field["queries"]), key=lambda each: each["query_id"])
-    write("documents", documents, [("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
-    write("queries", queries, [("query_id", pa.string()), ("text", pa.string())])
+    write(
+        target / "documents.parquet",
+        documents,
+        [("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())],
+    )
+    write(target / "queries.parquet", queries, [("query_id", pa.string()), ("text", pa.string())])
     qrels = [
         {"query_id": query["query_id"], "doc_id": doc_id, "relevance": relevance}
         for query in queries
         for doc_id, relevance in query["relevance"].items()
     ]
     pair = [("query_id", pa.string()), ("doc_id", pa.string())]
-    write("qrels", qrels, [*pair, ("relevance", pa.int32())])
-    write("candidates", retrieve(documents, queries), [*pair, ("rank", pa.int32()), ("score", pa.float64())])
+    write(target / "qrels.parquet", qrels, [*pair, ("relevance", pa.int32())])
+    write(
+        target / "candidates.parquet",
+        retrieve(documents, queries),
+        [*pair, ("rank", pa.int32()), ("score", pa.float64())],
+    )
 
 
 def retrieve(documents: list[dict[str, Any]], queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -69,11 +77,11 @@ def pairs(word: str) -> list[str]:
     return [word[place : place + 2] for place in range(max(len(word) - 1, 1))]
 
 
-def write(name: str, rows: list[dict[str, Any]], columns: list[tuple[str, pa.DataType]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]], columns: list[tuple[str, pa.DataType]]) -> None:
     """One Parquet file."""
     table = pa.Table.from_pylist(rows, pa.schema(columns))
-    pq.write_table(table, FOLDER / f"{name}.parquet", compression="zstd", write_page_checksum=True)
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 
 
 if __name__ == "__main__":
-    main()
+    build(FOLDER / "source", FOLDER)

@@ -6,7 +6,6 @@ rows came to be.
 
 import json
 import sys
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -84,11 +83,6 @@ def explain_query(database: Path, run_id: str, query_id: str) -> list[SummaryTab
         listing("Order before and after", order),
     ]
     return [table for table in tables if table is not None]
-
-
-def printable(text: str) -> str:
-    """Text from data or drivers as it may reach a terminal: no control character, one line."""
-    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf") else " " for each in text)
 
 
 def _read(database: Path, statement: str, parameters: Mapping[str, object]) -> pa.Table:

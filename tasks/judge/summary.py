@@ -3,6 +3,7 @@
 Knows nothing of Prefect or terminals beyond writing Markdown and rich tables.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -140,6 +141,11 @@ def print_tables(tables: list[SummaryTable], console: Console) -> None:
         console.print(drawn)
 
 
+def printable(text: str) -> str:
+    """Text from data or drivers as it may reach a terminal: no control or format character, one line."""
+    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf") else " " for each in text)
+
+
 def value_text(value: object) -> str:
     """A value as people read it: numbers grouped, four places below 100, times to the second, '-' for none."""
     if value is None:
@@ -150,7 +156,7 @@ def value_text(value: object) -> str:
         return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4f}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
 
 def _rows(database: Database, name: str, run_id: str) -> list[dict[str, Any]]:

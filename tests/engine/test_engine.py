@@ -1,0 +1,181 @@
+"""The real engine on the CPU with the small model: no preemption, one token a window, and kill -9."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.environment import STATE, engine_environment
+from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.pack.batches import Batch, pack
+from tasks.pack.kv_budget import batch_budget
+from tasks.schedule.windows import Window
+from tests.makers import ROOT, SAMPLE_MODEL, make_inputs, make_settings, make_text
+
+pytestmark = pytest.mark.slow
+
+ENGINE = {
+    "engine.model": str(SAMPLE_MODEL),
+    "engine.dtype": "bfloat16",
+    "engine.enforce_eager": True,
+    "engine.kv_cache_memory_bytes": 256 << 20,
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_the_sample_model():
+    if not SAMPLE_MODEL.is_dir():
+        pytest.skip("models/sample is not there: run make setup")
+
+
+def rows(prepared, statement):
+    with store_of(prepared).unit_of_work() as database:
+        return database.query_text(statement).to_pylist()
+
+
+def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
+    """Cache of 64 MiB, 22 blocks of 128 tokens; permutations grow while they are written."""
+    config = make_settings(
+        tmp_path, SAMPLE_MODEL, {"inputs.nested": "-", "strategy.decode_mode": "permutation", "strategy.window_size": 20, "engine.max_model_len": 2048}
+    )  # fmt: skip
+    from tasks.prompt.prompts import PromptBuilder, resolve_sizes
+    from tasks.prompt.templates import load_chat_template, load_prompt_template
+    from tasks.prompt.tokens import load_model_tokens
+    from tasks.settings import load_settings
+
+    settings = load_settings(config)
+    template = load_prompt_template(settings.template_path)
+    builder = PromptBuilder(load_model_tokens(SAMPLE_MODEL), template, load_chat_template(SAMPLE_MODEL), "permutation")
+    sizes = resolve_sizes(
+        builder, window_size=20, max_model_len=2048, max_prompt_tokens=None, max_query_tokens=64, max_passage_tokens=64, min_passage_tokens=8
+    )  # fmt: skip
+    prompts = []
+    for number in range(12):
+        passages = builder.encode_passages([None] * 20, [make_text(number * 20 + place, 3) for place in range(20)])
+        window = Window(tuple(range(20)))
+        prompts.append(
+            builder.build(f"q{number}", window, make_text(number, 3), passages, [len(each) for each in passages], sizes)
+        )
+    options = EngineOptions(
+        keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "enforce_eager": True, "kv_cache_memory_bytes": 64 << 20, "enable_prefix_caching": False},
+        environment=engine_environment(STATE, tmp_path / "tmp", model_is_folder=True),
+        log_path=tmp_path / "engine.log",
+        start_timeout_s=300,
+        batch_timeout_s=300,
+    )  # fmt: skip
+
+    with engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as engine:
+        limits = engine.info.limits
+        everything = Batch(tuple(prompts), needed_blocks=0, block_budget=0)
+        plain, _ = engine.generate(everything, lambda: None)
+        budget = batch_budget(limits, 0.02, one_token_answers=False, batch_loads=4)
+        ours = [each for batch in pack(prompts, limits, budget) for each in engine.generate(batch, lambda: None)[0]]
+
+    assert (limits.num_gpu_blocks, limits.block_size) == (22, 128)
+    assert sum(each.num_preemptions for each in plain) > 0
+    assert sum(each.num_preemptions for each in ours) == 0
+    assert [each.request_id for each in ours] == [prompt.request_id for prompt in prompts]
+    assert max(each.output_tokens for each in ours) > 20
+
+
+@pytest.mark.parametrize("decode_mode", ["first_token", "permutation"])
+def test_a_night_on_the_real_engine(tmp_path, decode_mode):
+    inputs = make_inputs(tmp_path / "in", [1, 3, 6, 8])
+    config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE | {"strategy.decode_mode": decode_mode, "checks.max_fallback_share": 1.0, "checks.max_partial_share": 1.0})  # fmt: skip
+    prepared = prepare_night(NightRequest(config=config, publish=True))
+
+    run_night(prepared)
+
+    assert rows(prepared, "select count(*) as n from latest_scores") == [{"n": 18}]
+    (latency,) = rows(prepared, "select * from serving_benchmark")
+    assert latency["successful_requests"] == 1 + 2 + 3
+    assert 0 < latency["median_ttft_s"] <= latency["p99_ttft_s"] <= latency["duration_s"]
+    assert 0 <= latency["mean_queue_s"] < latency["duration_s"]
+    if decode_mode == "first_token":
+        assert rows(prepared, "select distinct output_tokens as n from windows") == [{"n": 1}]
+        assert rows(prepared, "select bool_and(id_mass > 0.2 and parse_status = 'ok') as well from windows") == [
+            {"well": True}
+        ]
+        assert latency["mean_tpot_s"] is None
+    else:
+        assert latency["mean_tpot_s"] > 0
+        assert latency["p99_itl_s"] >= latency["median_itl_s"] > 0
+        (gaps,) = rows(
+            prepared, "select sum(itl_count)::bigint as n, sum(output_tokens - num_prompts)::bigint as m from batches"
+        )
+        assert gaps["n"] == gaps["m"]
+
+
+def engines():
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists() and b"tasks.generate.engine" in _read(path).split(b"\0")
+    ]
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.fault(10, 14, 63)
+def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_not(tmp_path):
+    """Deterministic packing, so that rows can be compared; the command is killed once its first batches are durable."""
+    inputs = make_inputs(tmp_path / "in", [8, 8, 6])
+    values = inputs | ENGINE | {"packing.deterministic": True, "packing.batch_loads": 1, "store.load_every_s": 1}
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        make_settings(tmp_path / folder, SAMPLE_MODEL, values)
+    whole = prepare_night(NightRequest(config=tmp_path / "whole" / "nightly.toml"))
+    run_night(whole)
+    killed = prepare_night(NightRequest(config=tmp_path / "killed" / "nightly.toml"))
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.command", "run", str(tmp_path / "killed" / "nightly.toml"), "--no-prefect"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if " batch=3 " in line:
+            break
+    before = engines()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while set(before) & set(engines()):
+        assert time.monotonic() < deadline, "an engine outlived its command"
+        time.sleep(0.1)
+
+    committed = "select query_id, round, window_no, outcome_order, outcome_logprobs from outcomes order by 1, 2, 3"
+    run_night(killed)
+
+    assert rows(killed, committed) == rows(whole, committed)
+    scores = "select * exclude (run_id) from scores order by query_id, rank"
+    assert rows(killed, scores) == rows(whole, scores)
+    assert rows(killed, "select count(*) as n from batches where num_prompts > 0")[0]["n"] >= 4
+
+
+def test_doctor_starts_the_engine(tmp_path):
+    inputs = make_inputs(tmp_path / "in", [3])
+    config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE)
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "flows.command", "doctor", str(config)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "KV blocks of 128 tokens" in answer.stdout

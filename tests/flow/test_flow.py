@@ -1,0 +1,159 @@
+"""The flow on a real server with a real worker and the real engine: deployed, started, watched, scheduled."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from flows import local_server
+from tasks.database import DatabaseLimits, open_database
+from tests.makers import ROOT, SAMPLE_MODEL
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    """Server and worker in a folder of their own, with the deployment of prefect.yaml."""
+    state = tmp_path_factory.mktemp("stack")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+            patch.delenv(name)
+        patch.setattr(local_server, "PORT", local_server._free_port())
+        url = local_server.up(state)
+        try:
+            yield state, url
+        finally:
+            local_server.down(state)
+
+
+def prefect(stack, *arguments, timeout=300):
+    state, url = stack
+    command = [sys.executable, "-m", "prefect", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=local_server.environment(state, url),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def ask(stack, path, **body):
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"{stack[1]}{path}", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def rows(database, statement):
+    with open_database(database, DatabaseLimits("200MB", 1, database.parent / "spill"), read_only=True) as opened:
+        return opened.query_text(statement).to_pylist()
+
+
+def overrides(folder, **values):
+    return json.dumps(
+        {"store.database": str(folder / "night.duckdb")} | {name.replace("__", "."): v for name, v in values.items()}
+    )
+
+
+def test_a_deployed_night_runs_to_completed_and_leaves_its_rows(stack, tmp_path):
+    if not SAMPLE_MODEL.is_dir():
+        pytest.skip("models/sample is not there: run make setup")
+    answer = prefect(
+        stack, "deployment", "run", "nightly-rerank/nightly", "--watch",
+        *("-p", "limit_queries=3", "-p", "publish=false", "-p", f"overrides={overrides(tmp_path, strategy__depth=10)}"),
+    )  # fmt: skip
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "Completed" in answer.stdout
+    database = tmp_path / "night.duckdb"
+    (run,) = rows(database, "select * from runs")
+    assert run["status"] == "complete"
+    assert run["flow_run_id"]
+    assert rows(database, "select count(*) as n from rankings where status = 'ranked'") == [{"n": 3}]
+    assert rows(database, "select min(output_tokens) as low, max(output_tokens) as high from windows") == [
+        {"low": 1, "high": 1}
+    ]
+    artifacts = {each["key"]: each for each in ask(stack, "/artifacts/filter")}
+    assert artifacts.keys() >= {"progress", "run-summary"}
+    assert "Serving benchmark" in artifacts["run-summary"]["data"]
+    assert "P99 TTFT (ms)" in artifacts["run-summary"]["data"]
+    assert artifacts["progress"]["data"] == 100.0
+    logs = ask(stack, "/logs/filter", limit=200)
+    assert any("prompt_tokens=" in line["message"] for line in logs)
+    assert not any(line["level"] >= 40 for line in logs)
+
+
+@pytest.mark.fault(81, 84)
+def test_the_cron_has_scheduled_runs_at_half_past_one_in_seoul(stack):
+    def scheduled():
+        found = ask(stack, "/flow_runs/filter", flow_runs={"state": {"type": {"any_": ["SCHEDULED"]}}}, limit=20)
+        return [datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"]]
+
+    deadline = time.monotonic() + 60
+    while not scheduled():
+        assert time.monotonic() < deadline, "the scheduler made no runs"
+        time.sleep(1)
+
+    times = sorted(scheduled())
+    assert {(moment.astimezone(UTC).hour, moment.minute) for moment in times} == {(16, 30)}
+    assert times[0] - datetime.now(UTC) < timedelta(days=1, seconds=5)
+
+
+@pytest.mark.fault(74)
+@pytest.mark.parametrize("parameter", ["limit_queries=0", "limit_queries=abc", "windowsize=3", "publish=perhaps"])
+def test_a_wrong_parameter_is_refused_before_a_run_is_made(stack, parameter):
+    before = len(ask(stack, "/flow_runs/filter", limit=200))
+
+    answer = prefect(stack, "deployment", "run", "nightly-rerank/nightly", "-p", parameter)
+
+    assert answer.returncode == 1
+    assert len(ask(stack, "/flow_runs/filter", limit=200)) == before
+
+
+@pytest.mark.fault(8)
+def test_a_wrong_setting_fails_the_run_in_seconds(stack, tmp_path):
+    started = time.monotonic()
+
+    answer = prefect(
+        stack, "deployment", "run", "nightly-rerank/nightly", "--watch",
+        *("-p", "publish=false", "-p", f"overrides={overrides(tmp_path, strategy__stride=99)}"),
+    )  # fmt: skip
+
+    assert answer.returncode == 1
+    assert time.monotonic() - started < 60
+    assert not (tmp_path / "night.duckdb").exists()
+
+
+def test_a_dry_run_logs_its_plan_and_writes_nothing(stack, tmp_path):
+    answer = prefect(
+        stack, "deployment", "run", "nightly-rerank/nightly", "--watch",
+        *("-p", "publish=false", "-p", "dry_run=true", "-p", f"overrides={overrides(tmp_path)}"),
+    )  # fmt: skip
+
+    assert answer.returncode == 0, answer.stdout
+    assert list(tmp_path.iterdir()) == []
+    logs = ask(stack, "/logs/filter", limit=200)
+    assert any("Prompts by round" in line["message"] for line in logs)
+
+
+def test_nothing_listens_beyond_loopback_and_nothing_is_written_under_home(stack):
+    listening = Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]
+    port = int(stack[1].rsplit(":", 1)[1].split("/")[0])
+    ours = [
+        line.split()[1] for line in listening if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+    ]
+
+    assert ours == [f"0100007F:{port:04X}"]
+    assert not (Path.home() / ".prefect").exists() or not any((Path.home() / ".prefect").iterdir())

@@ -1,0 +1,200 @@
+"""The command as people use it: exit codes, one line on an error, tables, CSV, JSON and Parquet."""
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from contextlib import redirect_stdout
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.command import main
+from tests.makers import FAKE_VLLM, make_inputs, make_settings, write_parquet
+
+Answer = namedtuple("Answer", "returncode stdout stderr")
+
+
+def in_a_process(*arguments):
+    command = [sys.executable, "-m", "flows.command", *map(str, arguments)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return Answer(answer.returncode, answer.stdout, answer.stderr)
+
+
+@pytest.fixture
+def packrank(capsys, monkeypatch):
+    """The command in this process; returns exit code and what it printed."""
+
+    def call(*arguments, cwd=None):
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        before = signal.getsignal(signal.SIGTERM)
+        code = 0
+        try:
+            main([str(each) for each in arguments])
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return Answer(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, model_folder):
+    """A finished night's folder, made once: settings in nightly.toml, database in var/test.duckdb."""
+    folder = tmp_path_factory.mktemp("finished")
+    inputs = make_inputs(folder / "in", [0, 1, 3, 6])
+    qrels = write_parquet(
+        folder / "qrels.parquet", query_id=["q002", "q003"], doc_id=["d0003", "d0004"], relevance=[1, 2]
+    )
+    config = make_settings(folder, model_folder, inputs | {"inputs.qrels": str(qrels)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAKE_VLLM))
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            main(["run", str(config), "--no-prefect", "--night", "2026-11-29"])
+    return folder, printed.getvalue()
+
+
+def test_help_is_instant_and_names_every_verb():
+    started = time.monotonic()
+    answer = in_a_process("--help")
+
+    assert answer.returncode == 0
+    assert time.monotonic() - started < 3
+    for verb in ("run", "plan", "sql", "runs", "explain", "doctor"):
+        assert re.search(rf"\b{verb}\b", answer.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "nowhere.toml"], 2, "no such settings file"),
+        (["run"], 2, "requires an argument"),
+        (["dance"], 2, "Unknown command"),
+        (
+            ["run", "nightly.toml", "--set", "strategy.stride=25"],
+            2,
+            "stride = 25 must be between 1 and window_size = 4",
+        ),
+        (["run", "nightly.toml", "--set", "nonsense"], 2, "wanted section.key=value"),
+        (["run", "nightly.toml", "--publish", "--limit-queries", "1"], 2, "publish does not go with"),
+        (["plan", "nightly.toml", "--set", "inputs.documents=nowhere.parquet"], 3, "no such file or folder"),
+        (["sql", "select foo from runs", "--database", "var/test.duckdb"], 2, 'column "foo" not found'),
+        (["sql", "drop table runs", "--database", "var/test.duckdb"], 2, "read-only"),
+        (["sql", "select 1", "--database", "none.duckdb"], 1, "no such database"),
+        (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "has no query"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(packrank, finished, arguments, code, words):
+    answer = packrank(*arguments, cwd=finished[0])
+
+    assert answer.returncode == code
+    assert words in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert answer.stderr.startswith("packrank: ")
+
+
+def test_a_run_prints_its_tables(finished):
+    _, printed = finished
+
+    for words in (
+        "Run",
+        "before",
+        "nDCG@10",
+        "Serving benchmark",
+        "P99 TTFT (ms)",
+        "Mean ITL (ms)",
+        "KV-cache budget",
+        "Checks",
+    ):
+        assert words in printed
+    assert "var/test.duckdb" in printed
+
+
+def test_sql_prints_tables_csv_json_and_writes_parquet(packrank, finished, tmp_path):
+    folder, _ = finished
+    database = folder / "var" / "test.duckdb"
+    statement = "select query_id, doc_id, rank from scores order by query_id, rank"
+
+    table = packrank("sql", statement, "--database", database).stdout
+    rows = list(
+        csv.DictReader(io.StringIO(packrank("sql", statement, "--database", database, "--format", "csv").stdout))
+    )
+    objects = json.loads(packrank("sql", statement, "--database", database, "--format", "json").stdout)
+    out = tmp_path / "x.parquet"
+    assert packrank("sql", statement, "--database", database, "--format", "parquet", "--output", out).returncode == 0
+
+    assert "10 rows" in table
+    assert len(rows) == len(objects) == pq.read_table(out).num_rows == 10
+    assert objects[0] == {"query_id": "q001", "doc_id": "d0001", "rank": 1}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "runs",
+        "latency_by_night",
+        "slowest_batches",
+        "most_truncated",
+        "fallback_queries",
+        "biggest_movers",
+        "quarantine_by_reason",
+        "cost_by_night",
+    ],
+)
+def test_named_reports_run(packrank, finished, report):
+    answer = packrank("sql", report, "--database", finished[0] / "var" / "test.duckdb", "--format", "json")
+
+    assert answer.returncode == 0, answer.stderr
+    assert isinstance(json.loads(answer.stdout), list)
+
+
+def test_explain_shows_windows_answers_and_order(packrank, finished):
+    database = finished[0] / "var" / "test.duckdb"
+    (run,) = json.loads(packrank("sql", "select run_id from runs", "--database", database, "--format", "json").stdout)
+
+    shown = packrank("explain", run["run_id"], "q003", "--database", database).stdout
+
+    for words in (
+        "Windows, candidates in prompt order",
+        "Answers, candidates best first",
+        "Order before and after",
+        "d0008",
+    ):
+        assert words in shown
+    assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
+
+
+def test_plan_says_what_would_be_asked(packrank, finished):
+    answer = packrank("plan", "nightly.toml", "--num-gpu-blocks", 200, "--block-size", 16, cwd=finished[0])
+
+    assert answer.returncode == 0, answer.stderr
+    for words in ("prompts", "Prompts by round", "batches", "no candidates"):
+        assert words in answer.stdout
+
+
+def test_doctor_names_what_is_wrong_and_its_fix(packrank, finished):
+    well = packrank("doctor", "nightly.toml", "--no-engine", cwd=finished[0])
+    unwell = packrank("doctor", "nightly.toml", "--no-engine", "--set", "engine.model=no/where/at/all", cwd=finished[0])
+
+    assert well.returncode == 0, well.stdout + well.stderr
+    assert "can be locked" in well.stdout
+    assert unwell.returncode == 1
+    assert "not well: model" in unwell.stderr
+    assert "set [engine] model" in unwell.stdout
+
+
+def test_escape_sequences_of_data_do_not_reach_the_terminal(packrank, finished):
+    answer = packrank("sql", "select '\x1b[31mred\x07' as x", "--database", finished[0] / "var" / "test.duckdb")
+
+    assert "\x1b" not in answer.stdout
+    assert "\x07" not in answer.stdout
+    assert "red" in answer.stdout
