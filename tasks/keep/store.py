@@ -27,6 +27,19 @@ BATCHES_A_LOAD = 200
 
 
 @dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is."""
+
+    status: str  # see runs.status
+    is_degraded: bool  # a check failed
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether every query has its row."""
+        return self.status in ("complete", "published")
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """What is known of a run before it begins; JSON texts where the columns are JSON."""
 
@@ -79,15 +92,15 @@ class Store:
             for path in sorted((SQL_FOLDER / "views").glob("*.sql")):
                 database.execute(f"views/{path.stem}")
 
-    def find_repeats(self, base_run_id: str) -> dict[str, str]:
-        """Status by run_id of a run and its -rN repetitions."""
+    def find_repeats(self, base_run_id: str) -> dict[str, RunState]:
+        """A run and its -rN repetitions by run_id; none where there is no database yet."""
         if not self.path.exists():
             return {}
         with self.unit_of_work() as database:
             if not database.has_table("runs"):
                 return {}
             rows = database.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
-        return {row["run_id"]: row["status"] for row in rows}
+        return {row["run_id"]: RunState(row["status"], row["is_degraded"]) for row in rows}
 
     def begin_run(self, run: NewRun) -> None:
         """Inserts the run or takes it up again; runs that were killed or gave way are marked so.

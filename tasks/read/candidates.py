@@ -16,6 +16,8 @@ from tasks.read.documents import unroll
 from tasks.read.parquet_files import Column, ParquetInput, read_batches
 from tasks.read.queries import CountTokens, check_no_null_ids, check_one_text_each
 
+MAX_CANDIDATES = 65_535  # places in a list are stored as USMALLINT
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateLimits:
@@ -125,8 +127,19 @@ def match_candidates(database: Database, inputs: dict[str, ParquetInput], limits
     database.execute("stage/quarantine_queries", {"max_query_tokens": limits.max_query_tokens})
     database.execute("stage/quarantine_candidates", {"max_query_tokens": limits.max_query_tokens})
     database.execute("stage/order_candidates", {"top_k": limits.top_k})
+    _check_lengths(database, inputs)
     database.execute("stage/note_repairs", {"has_rank": "nested" in inputs or inputs["candidates"].has("rank")})
     database.execute("stage/keep_needed_documents")
+
+
+def _check_lengths(database: Database, inputs: dict[str, ParquetInput]) -> None:
+    longest = database.query("stage/find_longest_list", {"max_candidates": MAX_CANDIDATES}).to_pylist()
+    if longest:
+        source = inputs.get("candidates") or inputs["nested"]
+        raise InputError(
+            f"{source.source}: {source.files[0].path}: query {longest[0]['query_id']!r} has "
+            f"{longest[0]['num_candidates']} candidates, at most {MAX_CANDIDATES} can be kept. Set [inputs] top_k."
+        )
 
 
 def _check_matches(database: Database, inputs: dict[str, ParquetInput], max_unmatched_share: float) -> None:

@@ -315,6 +315,22 @@ def test_a_night_of_refusals_is_stored_and_not_published(night, fake_vllm):
     assert {row["score_kind"] for row in rows} == {"first_stage_order"}
     with pytest.raises(CheckFailed):  # again: still not published, and no engine
         run_night(prepared)
+    with pytest.raises(CheckFailed):
+        run_night(night(strategy__decode_mode="permutation"))
+
+
+def test_raising_a_limit_publishes_what_is_there_without_asking_again(night, fake_vllm, tmp_path):
+    fake_vllm(answers=["no"], log=str(tmp_path / "asked"))
+    with pytest.raises(CheckFailed):
+        run_night(night(publish=True, strategy__decode_mode="permutation"))
+    before = len(asked(tmp_path / "asked"))
+
+    prepared = night(publish=True, strategy__decode_mode="permutation", checks__max_fallback_share=1.0)
+    run_night(prepared)
+
+    assert value(prepared, "select status from runs") == "published"
+    assert value(prepared, "select is_degraded from runs") is False
+    assert len(asked(tmp_path / "asked")) == before
 
 
 @pytest.mark.slow

@@ -434,6 +434,14 @@ def test_limited_queries_are_the_first_by_id_and_the_others_are_not_set_aside(tm
     assert staged.quarantine.num_rows == 0
 
 
+def test_a_list_longer_than_can_be_stored_is_refused(tmp_path):
+    paths = make_inputs(tmp_path / "in", [65_536], num_words=1)
+
+    with pytest.raises(InputError, match=r"query 'q000' has 65536 candidates, at most 65535.*top_k"):
+        stage(tmp_path, paths)
+    assert stage(tmp_path, paths, top_k=65_535).num_candidates == 65_535
+
+
 @pytest.mark.parametrize(("share", "fails"), [(0.1, True), (0.3, False)])
 def test_missing_documents_stop_the_run_above_a_share(tmp_path, paths, share, fails):
     ids = pq.read_table(paths["inputs.candidates"]).column("doc_id").to_pylist()
