@@ -41,8 +41,11 @@ models/sample/config.json: | .venv/installed
 	@echo "setup: building the sample model into models/sample (93 MB to download)"
 	@rm -rf models/sample && $(BIN)/python -m tasks.sample_model models/sample
 
+# Runs a command that gets SIGTERM when make dies, kill -9 included (prctl: PR_SET_PDEATHSIG = 1 outlives exec).
+WITH_MAKE := exec $(BIN)/python -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])'
+
 demo: setup           ## rank the sample and show the result
-	@$(BIN)/packrank run configs/sample.toml --publish
+	@$(WITH_MAKE) $(BIN)/packrank run configs/sample.toml --publish
 
 test: setup           ## all tests: the fast ones first
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal

@@ -23,6 +23,7 @@ app = App(
     help="Reranks first-stage candidates list-wise on vLLM, at night; scores and latency in DuckDB.",
     version=lambda: metadata.version("packrank"),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # main tells what was kept
 )
 
 Config = Annotated[Path, Parameter(help="Settings file, such as configs/sample.toml.")]

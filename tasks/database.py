@@ -33,6 +33,19 @@ class DatabaseLimits:
     temp_directory: Path  # spill files
 
 
+@contextmanager
+def _driver_errors(where: str) -> Iterator[None]:
+    """DuckDB's errors as ours, and its answer to Ctrl-C, a RuntimeError, as what it is."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise StoreError(f"{where}{error}") from error
+    except RuntimeError as error:
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        raise
+
+
 class Database:
     """One open connection; see `open_database`."""
 
@@ -41,11 +54,8 @@ class Database:
 
     def execute(self, name: str, parameters: Parameters | None = None, tables: ArrowTables | None = None) -> None:
         """Runs `sql/{name}.sql`, which may read the given Arrow tables by their names."""
-        with self._registered(tables):
-            try:
-                self._connection.execute(read_sql(name), dict(parameters) if parameters else None)
-            except duckdb.Error as error:
-                raise StoreError(f"sql/{name}.sql: {error}") from error
+        with self._registered(tables), _driver_errors(f"sql/{name}.sql: "):
+            self._connection.execute(read_sql(name), dict(parameters) if parameters else None)
 
     def query(self, name: str, parameters: Parameters | None = None, tables: ArrowTables | None = None) -> pa.Table:
         """Runs the one statement of `sql/{name}.sql` and returns its rows."""
@@ -55,12 +65,9 @@ class Database:
         self, statement: str, parameters: Parameters | None = None, tables: ArrowTables | None = None
     ) -> pa.Table:
         """Runs a statement given as text (an analyst's, or a file already read) and returns its rows."""
-        with self._registered(tables):
-            try:
-                relation = self._connection.sql(statement, params=dict(parameters or {}))
-                return pa.table({}) if relation is None else relation.to_arrow_table()
-            except duckdb.Error as error:
-                raise StoreError(str(error)) from error
+        with self._registered(tables), _driver_errors(""):
+            relation = self._connection.sql(statement, params=dict(parameters or {}))
+            return pa.table({}) if relation is None else relation.to_arrow_table()
 
     def has_table(self, name: str) -> bool:
         """Whether the database has a table of this name."""
@@ -68,11 +75,9 @@ class Database:
 
     def stream(self, name: str, rows: int, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `sql/{name}.sql` in Arrow batches of at most `rows`: bounded memory."""
-        try:
+        with _driver_errors(f"sql/{name}.sql: "):
             relation = self._connection.sql(read_sql(name), params=dict(parameters or {}))
             yield from relation.to_arrow_reader(rows)
-        except duckdb.Error as error:
-            raise StoreError(f"sql/{name}.sql: {error}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

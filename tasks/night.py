@@ -551,7 +551,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
 def _note_failure(store: Store, run_id: str, error: BaseException) -> None:
     """Cancelled by a signal, else failed; a database that cannot be written must not hide the error itself."""
     status = "failed" if isinstance(error, Exception) else "cancelled"
-    told = f"{type(error).__name__}: {' '.join(str(error).split())}"[:1_000]
+    told = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:1_000]
     with suppress(StoreError):
         store.update("finish_run", {"run_id": run_id, "status": status, "error": told})
 

@@ -110,7 +110,7 @@ def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
         _before_after(_rows(database, "before_after", run_id)),
         listing("Quality", _rows(database, "quality", run_id)),
         _serving(_rows(database, "serving", run_id)),
-        listing("KV-cache budget", _rows(database, "budget", run_id)),
+        *[pairs("KV-cache budget", list(row.items())) for row in _rows(database, "budget", run_id)],
         listing("Checks", _rows(database, "checks", run_id)),
     ]
     return [table for table in tables if table is not None]
