@@ -170,7 +170,8 @@ def _overrides(texts: tuple[str, ...]) -> dict[str, object]:
 
 
 def _database(path: Path | None) -> Path:
-    from tasks.settings import StoreSettings, checkout_path
+    from tasks.environment import checkout_path
+    from tasks.settings import StoreSettings
 
     return checkout_path(StoreSettings().database) if path is None else Path.cwd() / path
 

@@ -20,8 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.database import ROOT
-from tasks.environment import STATE, prefect_environment
+from tasks.environment import ROOT, STATE, prefect_environment
 from tasks.errors import PackrankError
 
 PR_SET_PDEATHSIG = 1

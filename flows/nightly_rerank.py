@@ -14,10 +14,10 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.progress import ProgressArtifact, TerminalBar
+from tasks.environment import checkout_path
 from tasks.judge.summary import summarise, to_markdown
 from tasks.night import Night, NightRequest, open_night, prepare_night
 from tasks.plan import CacheAssumption, plan_night
-from tasks.settings import checkout_path
 
 SUMMARY_KEY = "run-summary"
 

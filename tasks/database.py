@@ -15,9 +15,9 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from tasks.environment import ROOT
 from tasks.errors import StoreError, first_line
 
-ROOT = Path(__file__).resolve().parent.parent
 SQL_FOLDER = ROOT / "sql"
 
 Parameters = Mapping[str, object]

@@ -1,15 +1,20 @@
-"""The environment variables that Prefect, vLLM and matplotlib read, set before any of them is imported.
+"""Where the checkout is, and the environment variables that Prefect, vLLM and matplotlib read.
 
-packrank reads none of its own. What the caller has set already stands, but for what keeps a night quiet and local.
-`prefect.yaml` repeats the ones that a worker's flow process needs before its first line of ours runs.
+The variables are set before any of those is imported; packrank reads none of its own. What the caller has set already
+stands, but for what keeps a night quiet and local. `prefect.yaml` repeats the ones that a worker's flow process needs
+before its first line of ours runs.
 """
 
 import os
 from pathlib import Path
 
-from tasks.database import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "var"
+
+
+def checkout_path(path: str | Path) -> Path:
+    """A relative path, taken from the checkout: the same file from whatever folder a command or worker starts."""
+    return ROOT / path
 
 
 def prefect_environment(state: Path = STATE) -> dict[str, str]:

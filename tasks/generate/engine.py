@@ -24,14 +24,18 @@ from datetime import UTC, datetime
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.environment import STATE, checkout_path, engine_environment
 from tasks.errors import ConfigError, EngineError, first_line
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
+
+if TYPE_CHECKING:  # the child needs no settings, and starts faster without
+    from tasks.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +53,19 @@ class EngineOptions:
     log_path: Path
     start_timeout_s: float
     batch_timeout_s: float
+
+
+def engine_options(settings: "Settings", scratch: Path, log_path: Path) -> EngineOptions:
+    """How the settings start an engine, whose temporary files go to `scratch`."""
+    folder = checkout_path(settings.engine.model)
+    keywords = settings.engine_keywords() | ({"model": str(folder)} if folder.is_dir() else {})
+    return EngineOptions(
+        keywords=keywords,
+        environment=engine_environment(STATE, scratch, model_is_folder=folder.is_dir()),
+        log_path=log_path,
+        start_timeout_s=settings.packing.start_timeout_s,
+        batch_timeout_s=settings.packing.batch_timeout_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)

