@@ -140,7 +140,7 @@ def _connect(path: Path, limits: DatabaseLimits, *, read_only: bool, wait_s: flo
     while True:
         try:
             connection = duckdb.connect(str(path), read_only=read_only, config=config)
-            connection.execute("set TimeZone = 'UTC'")
+            connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")  # a bar would go to stdout
             return connection
         except duckdb.IOException as error:
             if "lock" not in str(error) or time.monotonic() >= deadline:
