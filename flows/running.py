@@ -6,14 +6,18 @@ Prefect is imported only after its environment is set.
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console
 
 from flows.local_server import running_stack_url, start_private_server
 from flows.progress import TerminalBar
 from tasks.environment import set_prefect_environment
+from tasks.errors import CheckFailed
 from tasks.judge.summary import print_tables, summarise
-from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night, store_of
+from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
 
 
@@ -24,10 +28,7 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
         PackrankError: as the night does; nothing was started for what is wrong beforehand.
     """
     prepared = prepare_night(request)
-    if request.dry_run:
-        print_tables(plan_night(prepared, CacheAssumption()), console)
-        return
-    if _show_done(prepared, console):
+    if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
     set_prefect_environment()
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command tells errors itself
@@ -36,15 +37,15 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
     from flows.nightly_rerank import nightly_rerank
 
     _show_logs()
-    run_id = nightly_rerank(
-        config=str(request.config),
-        night=request.night,
-        limit_queries=request.limit_queries,
-        publish=request.publish,
-        rerun=request.rerun,
-        overrides=dict(request.overrides),
-    )
-    _show_tables(prepared, run_id, console)
+    with _tables_at_the_end(prepared, console):
+        nightly_rerank(
+            config=str(request.config),
+            night=request.night,
+            limit_queries=request.limit_queries,
+            publish=request.publish,
+            rerun=request.rerun,
+            overrides=dict(request.overrides),
+        )
 
 
 def run_plainly(request: NightRequest, console: Console) -> None:
@@ -54,26 +55,36 @@ def run_plainly(request: NightRequest, console: Console) -> None:
         PackrankError: as the night does.
     """
     prepared = prepare_night(request)
-    if request.dry_run:
-        print_tables(plan_night(prepared, CacheAssumption()), console)
-        return
-    if _show_done(prepared, console):
+    if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
     _show_logs()
-    with TerminalBar(prepared.base_run_id) as bar:
-        run_id = run_night(prepared, bar.update)
-    _show_tables(prepared, run_id, console)
+    with _tables_at_the_end(prepared, console), TerminalBar(prepared.base_run_id) as bar:
+        run_night(prepared, bar.update)
 
 
-def _show_done(prepared: PreparedNight, console: Console) -> bool:
-    """A night with nothing left to do needs neither engine nor flow run: its tables are shown again."""
+def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:
+    """A dry run shows its plan, and a night with nothing left to do its tables again: neither starts anything."""
+    if dry_run:
+        print_tables(plan_night(prepared, CacheAssumption()), console)
+        return True
     night = find_night(prepared)
     if not night.is_done:
         return False
     console.print(f"run {night.run_id}: already done", markup=False, highlight=False, soft_wrap=True)
-    _show_tables(prepared, night.run_id, console)
-    night.conclude()
+    with _tables_at_the_end(prepared, console):
+        night.conclude()
     return True
+
+
+@contextmanager
+def _tables_at_the_end(prepared: PreparedNight, console: Console) -> Iterator[None]:
+    """Prints the run's tables after it went through, also where its checks failed."""
+    try:
+        yield
+    except CheckFailed:
+        _show_tables(prepared, console)
+        raise
+    _show_tables(prepared, console)
 
 
 def _show_logs() -> None:
@@ -85,7 +96,7 @@ def _show_logs() -> None:
     logging.getLogger("tasks").setLevel(logging.INFO)
 
 
-def _show_tables(prepared: PreparedNight, run_id: str, console: Console) -> None:
-    store = store_of(prepared)
-    print_tables(summarise(store, run_id), console)
-    console.print(f"database: {store.path}", markup=False, highlight=False, soft_wrap=True)
+def _show_tables(prepared: PreparedNight, console: Console) -> None:
+    night = find_night(replace(prepared, rerun=False))  # the latest repetition, not the next one
+    print_tables(summarise(night.store, night.run_id), console)
+    console.print(f"database: {night.store.path}", markup=False, highlight=False, soft_wrap=True)

@@ -119,6 +119,25 @@ def test_a_run_prints_its_tables(finished):
     assert "var/test.duckdb" in printed
 
 
+@pytest.mark.slow
+def test_a_second_run_a_rerun_and_a_failed_check_show_their_tables(packrank, model_folder, fake_vllm, tmp_path):
+    config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [3, 6]))
+    run = ("run", config, "--no-prefect", "--night")
+    cut = ("--set", "prompt.max_passage_tokens=9", "--set", "checks.max_truncated_share=0.0")
+
+    first = packrank(*run, "2026-11-29")
+    again = packrank(*run, "2026-11-29")
+    repeated = packrank(*run, "2026-11-29", "--rerun")
+    failed = packrank(*run, "2026-11-28", *cut)
+
+    assert first.returncode == again.returncode == repeated.returncode == 0, repeated.stderr
+    assert "already done" in again.stdout
+    assert "-r2" in repeated.stdout
+    assert failed.returncode == 4
+    assert "truncated_passages" in failed.stderr.splitlines()[-1]
+    assert "Checks" in failed.stdout
+
+
 def test_sql_prints_tables_csv_json_and_writes_parquet(packrank, finished, tmp_path):
     folder, _ = finished
     database = folder / "var" / "test.duckdb"
