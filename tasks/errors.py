@@ -43,6 +43,10 @@ class EngineError(PackrankError):
     """The engine refused its settings, died, hung, or answered something other than it was asked."""
 
 
+class CanaryFailed(PackrankError):
+    """The model orders pairs wrongly whose order is known: whoever chose model, template or decode mode acts."""
+
+
 class StoreError(PackrankError):
     """The database or the spool cannot be read or written; nothing committed is lost."""
 

@@ -9,20 +9,19 @@ import json
 import logging
 import shutil
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from tasks.cohort import Cohort, Recipe, StoredOutcome
 from tasks.environment import ROOT
-from tasks.errors import CheckFailed, ConfigError, StoreError
+from tasks.errors import CanaryFailed, CheckFailed, ConfigError, StoreError
 from tasks.generate.engine import engine_on_demand, engine_options
-from tasks.generate.generations import EngineInfo
+from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
@@ -31,18 +30,24 @@ from tasks.keep.store import NewRun, RunState, Store, run_lock
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
 from tasks.pack.kv_budget import check_promise
 from tasks.prompt.model_files import find_model_folder
-from tasks.prompt.prompts import PromptBuilder, PromptSizes, resolve_sizes
-from tasks.prompt.templates import load_chat_template, load_prompt_template
-from tasks.prompt.tokens import load_model_tokens
+from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
+from tasks.rank.cohort import Cohort, StoredOutcome, list_depth
+from tasks.rank.recipe import Recipe, build_recipe
 from tasks.read.candidates import CandidateLimits
 from tasks.read.staging import NightInput, StagedInput, open_night_input, stage_input
-from tasks.schedule.rankings import Schedule, WindowKey
+from tasks.schedule.rankings import WindowKey
 from tasks.schedule.windows import Outcome
 from tasks.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
 
+LOW_ID_MASS = 0.5  # of the probability at an answer's first token
 SHARD = 0  # the only one of an unsharded run
+
+CANARY_ADVICE = (
+    "Look at the prompt template and chat template, or take another decode_mode; "
+    "[checks] canary = 'warn' goes on anyway."
+)
 
 OnProgress = Callable[[int, int], None]  # windows done, windows in all
 
@@ -71,17 +76,8 @@ class PreparedNight:
     rerun: bool
     base_run_id: str
     found: NightInput
-    builder: PromptBuilder
-    sizes: PromptSizes
-    schedule: Schedule
-    model_folder: Path
+    recipe: Recipe
     model_identity: str
-    recipe_digest: int
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """The sizes as they were settled, for the run's row."""
-        return {**asdict(self.sizes), "stride": self.schedule.stride, "depth": self.schedule.depth}
 
     @property
     def work_folder(self) -> Path:
@@ -96,19 +92,7 @@ class PreparedNight:
             top_k=self.settings.inputs.top_k,
             max_unmatched_share=self.settings.checks.max_unmatched_share,
             limit_queries=self.limit_queries,
-            max_query_tokens=self.sizes.max_query_tokens,
-        )
-
-    @property
-    def recipe(self) -> Recipe:
-        """How queries are ranked and packed."""
-        return Recipe(
-            schedule=self.schedule,
-            builder=self.builder,
-            sizes=self.sizes,
-            digest=self.recipe_digest,
-            headroom_share=self.settings.packing.headroom_share,
-            batch_loads=self.settings.packing.batch_loads,
+            max_query_tokens=self.recipe.main.sizes.max_query_tokens,
         )
 
     def stage(self, folder: Path) -> StagedInput:
@@ -120,9 +104,9 @@ class PreparedNight:
         return stage_input(
             self.found,
             folder,
-            self.builder,
+            self.recipe.main.builder,
             self.candidate_limits,
-            self.sizes.max_passage_tokens,
+            self.recipe.main.sizes.max_passage_tokens,
             self.settings.database_limits(folder / "spill"),
         )
 
@@ -139,34 +123,21 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
     night = request.night or settings.night.night_at(now or datetime.now(UTC))
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
-    template = load_prompt_template(settings.template_path)
-    builder = PromptBuilder(
-        load_model_tokens(model_folder), template, load_chat_template(model_folder), settings.strategy.decode_mode
-    )
-    sizes = resolve_sizes(
-        builder,
-        window_size=settings.strategy.window_size,
-        max_model_len=settings.engine.max_model_len,
-        max_prompt_tokens=settings.prompt.max_prompt_tokens,
-        max_query_tokens=settings.prompt.max_query_tokens,
-        max_passage_tokens=settings.prompt.max_passage_tokens,
-        min_passage_tokens=settings.prompt.min_passage_tokens,
-    )
-    schedule = resolve_schedule(settings, sizes.window_size)
+    recipe = build_recipe(settings, model_folder)
     found = open_night_input(settings.inputs, night)
     identity = model_identity(model_folder)
     asked = settings.ranking_settings()
     asked["engine"].pop("model")  # its identity stands for it, wherever it lies
-    recipe = {
+    depends_on = {
         "strategy": asked["strategy"],
         "engine": asked["engine"],
-        "template": asdict(template),
+        "templates": [asdict(asking.template) for asking in recipe.askings.values()],
+        "chat_template_kwargs": asked["prompt"]["chat_template_kwargs"],
+        "thinking_budget_tokens": asked["prompt"]["thinking_budget_tokens"],
         "model_identity": identity,
-        "sizes": asdict(sizes),
-        "stride": schedule.stride,
-        "depth": schedule.depth,
+        "resolved": recipe.resolved,
     }
-    ranking = recipe | {"inputs": asked["inputs"], "limit_queries": request.limit_queries}
+    ranking = depends_on | {"inputs": asked["inputs"], "limit_queries": request.limit_queries}
     return PreparedNight(
         settings=settings,
         night=night,
@@ -175,23 +146,9 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         rerun=request.rerun,
         base_run_id=run_id(night, settings.night.name, ranking, found.digest),
         found=found,
-        builder=builder,
-        sizes=sizes,
-        schedule=schedule,
-        model_folder=model_folder,
+        recipe=replace(recipe, digest=recipe_digest(depends_on)),
         model_identity=identity,
-        recipe_digest=recipe_digest(recipe),
     )
-
-
-def resolve_schedule(settings: Settings, window_size: int) -> Schedule:
-    """The strategy with its sizes: stride half a window, one window's depth for `single`, where not given."""
-    strategy = settings.strategy
-    stride = strategy.stride or max(window_size // 2, 1)
-    depth = strategy.depth
-    if strategy.name == "single":
-        depth = min(depth or window_size, window_size)
-    return Schedule(strategy.name, window_size, min(stride, window_size), depth)
 
 
 class Night:
@@ -203,6 +160,7 @@ class Night:
         self.state = state  # before this start; None: the run is new
         self.store = store
         self._staged: StagedInput | None = None
+        self._canaries_asked = False
 
     @property
     def is_ranked(self) -> bool:
@@ -260,7 +218,7 @@ class Night:
         spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
         self._commit_quarantine(ledger)
-        progress = _Progress(listeners, num_windows_of(self.prepared.schedule, staged))
+        progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
         scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
         options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
         with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as engine:
@@ -269,8 +227,10 @@ class Night:
                 cohort = self._fill_cohort(ledger, first, last, progress)
                 cohort.commit_unasked()
                 if cohort.needs_engine:
+                    self._ask_canaries(engine)
                     cohort.rank(engine, progress.add)
         ledger.close()
+        self._warn_of_low_id_mass()
         self._complete(staged)
 
     def evaluate(self) -> None:
@@ -348,10 +308,30 @@ class Night:
         for query_index in range(first, last):
             query_id = staged.query_ids[query_index]
             if query_id in ranked:
-                progress.add(len(stored.get(query_id, [])))
+                depth = list_depth(staged, self.prepared.recipe, query_index)
+                progress.add(self.prepared.recipe.schedule.strategy.bound(depth).num_windows)
             else:
                 progress.add(cohort.add_query(query_index, stored.get(query_id, [])))
         return cohort
+
+    def _ask_canaries(self, engine: Engine) -> None:
+        """Asks the pairs whose order is known, before the run's first batch of this start.
+
+        Raises:
+            CanaryFailed: the model orders them wrongly or not at all, and `[checks] canary` is to stop.
+        """
+        policy = self.prepared.settings.checks.canary
+        if policy == "off" or self._canaries_asked:
+            return
+        self._canaries_asked = True
+        answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
+        rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
+        self.store.replace_rows("canaries", self.run_id, pa.Table.from_pylist(rows))
+        wrong = wrong_canaries(answered)
+        if wrong and policy == "stop":
+            raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
+        if wrong:
+            logger.warning("run_id=%s %s", self.run_id, wrong)
 
     def _note_engine(self, info: EngineInfo) -> None:
         """Holds the engine's limits against the promise, and stores them.
@@ -359,14 +339,9 @@ class Night:
         Raises:
             ConfigError: see `check_promise`.
         """
-        sizes = self.prepared.sizes
         if self.prepared.settings.packing.promise == "no_preemption":
-            check_promise(
-                info.limits,
-                self.prepared.settings.packing.headroom_share,
-                sizes.max_prompt_tokens,
-                self.prepared.builder.answer_tokens(sizes.window_size),
-            )
+            prompt_tokens, max_tokens = self.prepared.recipe.largest_need
+            check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
         limits = info.limits
         self.store.update(
             "note_engine",
@@ -380,6 +355,17 @@ class Night:
             },
         )
         logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
+
+    def _warn_of_low_id_mass(self) -> None:
+        """Where the model wants to say something else than an identifier, its order of them means little."""
+        (told,) = self._rows("run/mean_id_mass").to_pylist()
+        if told["mean_id_mass"] is not None and told["mean_id_mass"] < LOW_ID_MASS:
+            logger.warning(
+                "run_id=%s mean_id_mass=%.3f: below %.1f the prompt or its identifiers do not fit the model",
+                self.run_id,
+                told["mean_id_mass"],
+                LOW_ID_MASS,
+            )
 
     def _complete(self, staged: StagedInput) -> None:
         run = {"run_id": self.run_id}
@@ -472,10 +458,11 @@ def choose_run_id(base: str, repeats: Mapping[str, RunState], *, rerun: bool) ->
     return latest
 
 
-def num_windows_of(schedule: Schedule, staged: StagedInput) -> int:
-    """The most windows that the staged queries can ask."""
-    lengths = [staged.list_length(number) for number, status in enumerate(staged.query_status) if status == "ready"]
-    return sum(schedule.bound(length).num_windows for length in lengths)
+def num_windows_of(recipe: Recipe, staged: StagedInput) -> int:
+    """The most windows that the staged queries can ask, none of them twice."""
+    ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
+    depths = Counter(list_depth(staged, recipe, number) for number in ready)
+    return sum(recipe.schedule.strategy.bound(depth).num_windows * count for depth, count in depths.items())
 
 
 class _Progress:
@@ -504,7 +491,7 @@ def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:
     for row in rows.to_pylist():
         order = tuple(row["outcome_order"])
         logprobs = None if row["outcome_logprobs"] is None else tuple(row["outcome_logprobs"])
-        outcome = Outcome(order, len(order) - row["num_missing"], logprobs)
+        outcome = Outcome(order, row["num_listed"], logprobs)
         key = WindowKey(row["round"], row["window_no"], row["attempt"])
         stored.setdefault(row["query_id"], []).append(StoredOutcome(key, outcome))
     return stored
@@ -518,7 +505,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         night=prepared.night,
         started_at=datetime.now(UTC),
         settings=settings.model_dump_json(),
-        resolved=canonical_json(prepared.resolved),
+        resolved=canonical_json(prepared.recipe.resolved),
         input_digest=prepared.found.digest,
         input_partition=prepared.found.partition,
         model=settings.engine.model,

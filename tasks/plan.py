@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.cohort import Cohort
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
 from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
@@ -23,6 +22,8 @@ from tasks.night import PreparedNight
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits, check_promise
 from tasks.prompt.prompts import Prompt
+from tasks.rank.cohort import Cohort
+from tasks.rank.recipe import Recipe
 from tasks.read.staging import StagedInput
 
 
@@ -36,10 +37,11 @@ class CacheAssumption:
 
 
 class FirstStageEngine:
-    """Answers every window with the order that it was given."""
+    """Answers every window with the first stage's order."""
 
-    def __init__(self, limits: KVCacheLimits) -> None:
+    def __init__(self, limits: KVCacheLimits, recipe: Recipe) -> None:
         self.info = EngineInfo(limits, device="none", dtype="none", enable_prefix_caching=False)
+        self._askings = recipe.askings
 
     def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
         """See `Engine.generate`; output tokens are the most that the answer may have."""
@@ -48,14 +50,22 @@ class FirstStageEngine:
         return [self._generation(prompt) for prompt in batch.prompts], BatchStats(now, now, 0.0, np.empty(0))
 
     def _generation(self, prompt: Prompt) -> Generation:
-        descending = tuple(-float(place) for place in range(len(prompt.window.docs)))
+        docs = prompt.window.docs
+        template = self._askings[prompt.window.question].template
+        order = sorted(range(len(docs)), key=lambda place: docs[place])
+        ids = prompt.form.logprob_token_ids
+        if prompt.window.question == "judge":
+            logprobs = (-0.001 * docs[0], *[-9.0] * (len(ids) - 1)) if ids else None
+        else:
+            logprobs = tuple(-float(doc) for doc in docs) if ids else None
         return Generation(
             request_id=prompt.request_id,
-            text=" > ".join(f"[{place + 1}]" for place in range(len(prompt.window.docs))),
+            text="</think>" + " > ".join(f"[{template.identifier(place)}]" for place in order),
             finish_reason="stop",
             output_tokens=prompt.max_tokens,
             cached_tokens=0,
-            logprobs=None if prompt.logprob_token_ids is None else descending,
+            logprobs=logprobs,
+            scored_logprob=-float(docs[0]) if prompt.num_scored_tokens else None,
             latency=Latency(),
             num_preemptions=0,
         )
@@ -98,13 +108,11 @@ def plan_night(prepared: PreparedNight, cache: CacheAssumption) -> list[SummaryT
     """
     limits = assumed_limits(prepared, cache)
     if cache.num_gpu_blocks is not None:
-        sizes = prepared.sizes
-        max_tokens = prepared.builder.answer_tokens(sizes.window_size)
-        check_promise(limits, prepared.settings.packing.headroom_share, sizes.max_prompt_tokens, max_tokens)
+        check_promise(limits, prepared.settings.packing.headroom_share, *prepared.recipe.largest_need)
     with tempfile.TemporaryDirectory(prefix="packrank-plan-") as scratch:
         staged = prepared.stage(Path(scratch) / "staging")
         ledger = PlanLedger()
-        engine = FirstStageEngine(limits)
+        engine = FirstStageEngine(limits, prepared.recipe)
         for first in range(0, staged.num_queries, prepared.settings.packing.cohort_queries):
             cohort = Cohort(staged, prepared.recipe, ledger)
             for query_index in range(first, min(first + prepared.settings.packing.cohort_queries, staged.num_queries)):
@@ -121,7 +129,7 @@ def assumed_limits(prepared: PreparedNight, cache: CacheAssumption) -> KVCacheLi
         block_size=int(keywords.get("block_size") or cache.block_size),
         max_num_seqs=int(keywords.get("max_num_seqs") or cache.max_num_seqs),
         max_num_batched_tokens=int(keywords.get("max_num_batched_tokens") or 8192),
-        max_model_len=prepared.sizes.max_model_len,
+        max_model_len=prepared.recipe.main.sizes.max_model_len,
     )
 
 
@@ -143,7 +151,7 @@ def _tables(
         ("queries set aside", statuses.count("quarantined")),
         ("candidates", staged.num_candidates),
         ("documents", len(staged.doc_ids)),
-        *[(name, value) for name, value in prepared.resolved.items() if value is not None],
+        *[(name, value) for name, value in prepared.recipe.resolved.items() if value is not None],
         ("prompts", total["prompts"]),
         ("passages shown", total["passages"]),
         ("prompt tokens", total["prompt_tokens"]),

@@ -22,16 +22,39 @@ from tasks.errors import ConfigError, first_line
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
+StrategyName = Literal[
+    "pointwise", "single", "sliding", "tdpart", "setwise", "tourrank", "jointrank", "blitz", "pairwise"
+]
+DecodeMode = Literal["first_token", "permutation", "reasoning", "select", "yes_no", "query_likelihood"]
+
+LISTWISE: tuple[DecodeMode, ...] = ("first_token", "permutation", "reasoning")
+DECODE_MODES: dict[StrategyName, tuple[DecodeMode, ...]] = {
+    "pointwise": ("yes_no", "query_likelihood"),
+    "single": LISTWISE,
+    "sliding": LISTWISE,
+    "tdpart": LISTWISE,
+    "jointrank": LISTWISE,
+    "blitz": LISTWISE,
+    "setwise": ("select",),
+    "tourrank": ("select",),
+    "pairwise": ("select",),
+}
+PROMPT_LOGPROB_BATCHED_TOKENS = 2048  # logits over the whole vocabulary for so many positions fit beside the cache
+
 PATH_SETTINGS = (
+    "preset",
     "inputs.queries",
     "inputs.documents",
     "inputs.candidates",
     "inputs.nested",
     "inputs.qrels",
     "prompt.template",
+    "prompt.cascade_template",
     "engine.model",
     "store.database",
 )
+
+PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
 
 # Engine settings that bound speed and memory, not what the model computes: outside the run's identity.
 CAPACITY_SETTINGS = frozenset(
@@ -144,18 +167,92 @@ class InputSettings(Section):
         return self
 
 
-class StrategySettings(Section):
-    """Which windows are asked, and how. The pairs that exist: single and sliding with either decode mode."""
+class SlidingSettings(Section):
+    """More than one pass over the list."""
 
-    name: Literal["single", "sliding"] = "sliding"
-    decode_mode: Literal["first_token", "permutation"] = "first_token"
+    passes: PositiveInt = 1
+    early_exit: bool = False  # no further pass after one that left the head as it was
+
+
+class SetwiseSettings(Section):
+    """The sort whose comparisons are windows."""
+
+    method: Literal["heapsort", "insertion"] = "heapsort"
+
+
+class TourRankSettings(Section):
+    """How many independent tournaments are played."""
+
+    tournaments: PositiveInt = 2
+
+
+class JointRankSettings(Section):
+    """Blocks of window_size, and how their orders are joined."""
+
+    repeats: PositiveInt = 2  # blocks that show each candidate
+    aggregate: Literal["win_rate", "page_rank"] | None = None  # page_rank up to 2 repeats, else win_rate
+
+
+class PairwiseSettings(Section):
+    """The sort whose comparisons are pairs."""
+
+    method: Literal["all_pairs", "heapsort", "sliding"] = "heapsort"
+
+
+class CascadeSettings(Section):
+    """Point-wise over the whole depth first; the strategy gets the best of it."""
+
+    keep: Annotated[int, Field(ge=2)] = 30
+    decode_mode: Literal["yes_no", "query_likelihood"] = "yes_no"
+
+
+class ConsensusSettings(Section):
+    """Every window in several orders, answered as one."""
+
+    shuffles: Annotated[int, Field(ge=2)] = 3
+
+
+class StrategySettings(Section):
+    """Which windows are asked, and how. `DECODE_MODES` has the pairs that exist."""
+
+    name: StrategyName = "sliding"
+    decode_mode: DecodeMode = "first_token"
     window_size: Annotated[int, Field(ge=2)] | Literal["auto"] = 20
-    stride: PositiveInt | None = None  # half of the window if not given
+    stride: PositiveInt | None = None  # sliding: half of the window if not given
+    top_k: PositiveInt | None = None  # first places that have to be right; all, or 10 where only the best are sorted
     depth: PositiveInt | None = None  # how deep the model ranks; the rest keeps first-stage order
+    score_gap: Annotated[float, Field(gt=0.0)] | None = None  # nor below top - score_gap * |top| of first-stage scores
+    retries: Annotated[int, Field(ge=0)] = 1  # of a window of which less than half was named, each in another order
+    calibrate: Literal["none", "content_free"] = "none"  # first_token: less what the letters get without passages
     seed: int = 0
+    sliding: SlidingSettings | None = None
+    setwise: SetwiseSettings | None = None
+    tourrank: TourRankSettings | None = None
+    jointrank: JointRankSettings | None = None
+    pairwise: PairwiseSettings | None = None
+    cascade: CascadeSettings | None = None
+    consensus: ConsensusSettings | None = None
 
     @model_validator(mode="after")
-    def _stride_within_window(self) -> Self:
+    def _pair_exists(self) -> Self:
+        allowed = DECODE_MODES[self.name]
+        if self.decode_mode not in allowed:
+            raise ValueError(
+                f"decode_mode = {self.decode_mode!r} does not go with strategy {self.name}, which takes "
+                f"{' or '.join(allowed)}"
+            )
+        if self.calibrate != "none" and self.decode_mode != "first_token":
+            raise ValueError(f"calibrate = {self.calibrate!r} needs decode_mode = 'first_token'")
+        for wrapper in ("cascade", "consensus"):
+            if self.name == "pointwise" and getattr(self, wrapper) is not None:
+                raise ValueError(f"{wrapper} goes around a strategy with windows; pointwise has none")
+        for name in ("sliding", "setwise", "tourrank", "jointrank", "pairwise"):
+            if getattr(self, name) is not None and name != self.name:
+                raise ValueError(f"{name} is set, but the strategy is {self.name}")
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
         if self.window_size == "auto":
             return self
         if self.stride is not None and self.stride > self.window_size:
@@ -163,10 +260,16 @@ class StrategySettings(Section):
                 f"stride = {self.stride} must be between 1 and window_size = {self.window_size}: "
                 "a larger one leaves documents that no window looks at"
             )
-        if self.name == "single" and self.depth is not None and self.depth > self.window_size:
+        shown = self.depth if self.cascade is None else self.cascade.keep
+        if self.name == "single" and shown is not None and shown > self.window_size:
             raise ValueError(
-                f"depth = {self.depth} must be at most window_size = {self.window_size} with strategy single, "
-                "which asks one window; use sliding for deeper lists"
+                f"{'depth' if self.cascade is None else 'cascade.keep'} = {shown} must be at most window_size = "
+                f"{self.window_size} with strategy single, which asks one window; use sliding for deeper lists"
+            )
+        if self.name == "tdpart" and self.top_k is not None and self.top_k >= self.window_size:
+            raise ValueError(
+                f"top_k = {self.top_k} must be below window_size = {self.window_size} with strategy tdpart: "
+                "the pivot is the top_k-th of a window"
             )
         return self
 
@@ -174,11 +277,14 @@ class StrategySettings(Section):
 class PromptSettings(Section):
     """The words of a prompt and the lengths that they may have."""
 
-    template: str | None = None  # a TOML file; configs/prompts/{decode_mode}.toml if not given
+    template: str | None = None  # TOML, or RankLLM's YAML; configs/prompts/{decode_mode}.toml if not given
+    cascade_template: str | None = None  # of the point-wise step of a cascade
+    chat_template_kwargs: dict[str, bool | int | float | str] = {}  # what the model's chat template may be told
     max_prompt_tokens: PositiveInt | None = None  # max_model_len less the answer if not given
     max_query_tokens: PositiveInt = 256  # a longer query is set aside
     max_passage_tokens: PositiveInt = 256  # a longer passage is cut
     min_passage_tokens: PositiveInt = 32  # passages are not shortened below this to make a prompt fit
+    thinking_budget_tokens: PositiveInt = 1024  # reasoning: then the think block is closed by force
 
     @model_validator(mode="after")
     def _min_not_above_max(self) -> Self:
@@ -248,11 +354,13 @@ class CheckSettings(Section):
     max_fallback_share: Share = 0.05  # queries that the model did not rank at all
     max_partial_share: Share = 0.2  # queries of which a window fell back
     max_truncated_share: Share = 1.0  # passages cut, of all that were shown
+    canary: Literal["stop", "warn", "off"] = "stop"  # where the model puts an irrelevant passage above a relevant one
 
 
 class Settings(Section):
     """Everything that a run depends on but its inputs."""
 
+    preset: str | None = None  # a settings file for the model, under this one: configs/models/
     night: NightSettings
     inputs: InputSettings
     strategy: StrategySettings = StrategySettings()
@@ -262,10 +370,17 @@ class Settings(Section):
     store: StoreSettings = StoreSettings()
     checks: CheckSettings = CheckSettings()
 
+    def template_path(self, decode_mode: DecodeMode) -> str:
+        """The prompt template's file for a decode mode of the run: a path, or `package:name`."""
+        in_cascade = self.strategy.cascade is not None and decode_mode == self.strategy.cascade.decode_mode
+        given = self.prompt.cascade_template if in_cascade else self.prompt.template
+        return given or f"configs/prompts/{decode_mode}.toml"
+
     @property
-    def template_path(self) -> Path:
-        """The prompt template's file."""
-        return checkout_path(self.prompt.template or f"configs/prompts/{self.strategy.decode_mode}.toml")
+    def decode_modes(self) -> tuple[DecodeMode, ...]:
+        """How the run's windows are asked: the strategy's mode, and the cascade's where there is one."""
+        cascade = self.strategy.cascade
+        return (self.strategy.decode_mode, *([cascade.decode_mode] if cascade is not None else []))
 
     @property
     def database_path(self) -> Path:
@@ -279,7 +394,9 @@ class Settings(Section):
     def engine_keywords(self) -> dict[str, Any]:
         """`[engine]` as vLLM takes it, with what `[packing] deterministic` asks for."""
         asked = {"max_num_seqs": 1, "enable_prefix_caching": False} if self.packing.deterministic else {}
-        return {**self.engine.keywords(), **asked}
+        lowered = "query_likelihood" in self.decode_modes
+        default = {"max_num_batched_tokens": PROMPT_LOGPROB_BATCHED_TOKENS} if lowered else {}
+        return {**default, **self.engine.keywords(), **asked}
 
     def ranking_settings(self) -> dict[str, Any]:
         """What a ranking depends on: packing, store, checks and the engine's capacity left out."""
@@ -294,7 +411,7 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     Raises:
         ConfigError: naming file, section, key, the value found and what is allowed.
     """
-    document = _read_toml(path)
+    document = _over_preset(_read_toml(path), (overrides or {}).get("preset"))
     for dotted, value in (overrides or {}).items():
         _lay_over(document, dotted, value)
     night = document.setdefault("night", {})
@@ -313,7 +430,7 @@ def parse_override(text: str) -> tuple[str, object]:
     (('strategy.window_size', 10), ('night.name', 'trial'))
     """
     dotted, sign, value = text.partition("=")
-    if not sign or "." not in dotted:
+    if not sign or ("." not in dotted and dotted != "preset"):
         raise ConfigError(f"--set {text}: wanted section.key=value, such as strategy.window_size=10")
     try:
         return dotted.strip(), tomllib.loads(f"value = {value}")["value"]
@@ -346,6 +463,29 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path.absolute()}: no such settings file. Give a TOML file as in configs/.") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
+
+
+def _over_preset(document: dict[str, Any], override: object) -> dict[str, Any]:
+    """The file's values over those of the preset that it names: section by section, key by key."""
+    preset = override or document.get("preset")
+    if not isinstance(preset, str):
+        return document
+    under = _read_toml(checkout_path(preset))
+    for section in under:
+        if section not in PRESET_SECTIONS:
+            raise ConfigError(
+                f"{preset}: {section}: a preset has the sections {', '.join(PRESET_SECTIONS)} only; a night's own go "
+                "into its settings file."
+            )
+    return _merged(under, document)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+        merged[key] = _merged(under[key], value) if both else value
+    return merged
 
 
 def _lay_over(document: dict[str, Any], dotted: str, value: object) -> None:

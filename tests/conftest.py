@@ -5,8 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.makers import FAKE_VLLM, ROOT, SAMPLE_MODEL, make_model_folder
+
+settings.register_profile("packrank", deadline=None)  # a busy machine is no failure
+settings.load_profile("packrank")
 
 
 @pytest.fixture(scope="session")

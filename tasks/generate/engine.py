@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -33,6 +33,8 @@ from tasks.errors import ConfigError, EngineError, first_line
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
+from tasks.prompt.answer_forms import AnswerForm
+from tasks.prompt.templates import THINK_END
 
 if TYPE_CHECKING:  # the child needs no settings, and starts faster without
     from tasks.settings import Settings
@@ -74,8 +76,8 @@ class _Request:
 
     request_id: str
     prompt_token_ids: np.ndarray
-    max_tokens: int
-    logprob_token_ids: tuple[int, ...] | None
+    form: AnswerForm
+    num_scored_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,13 @@ class _Answer:
     """A finished request on the pipe."""
 
     request_id: str
+    form: AnswerForm
     text: str
     finish_reason: str
     output_tokens: int
     cached_tokens: int
     logprobs: tuple[float | None, ...] | None
+    scored_logprob: float | None
     times: RequestTimes | None
     num_preemptions: int
 
@@ -148,7 +152,7 @@ class EngineProcess:
         submitted_at = datetime.now(UTC)
         self._pipe.send(
             [
-                _Request(each.request_id, each.prompt_token_ids, each.max_tokens, each.logprob_token_ids)
+                _Request(each.request_id, each.prompt_token_ids, each.form, each.num_scored_tokens)
                 for each in batch.prompts
             ]
         )
@@ -273,6 +277,7 @@ def _generation(answer: _Answer) -> Generation:
         output_tokens=answer.output_tokens,
         cached_tokens=answer.cached_tokens,
         logprobs=answer.logprobs,
+        scored_logprob=answer.scored_logprob,
         latency=latency(answer.times, answer.output_tokens),
         num_preemptions=answer.num_preemptions,
     )
@@ -371,29 +376,83 @@ def _info(llm: Any) -> EngineInfo:
 
 
 def _answer_batch(llm: Any, requests: Sequence[_Request], gaps: _GapLogger) -> _Answers:
-    from vllm import TokensPrompt
-
     ids = [request.prompt_token_ids.tolist() for request in requests]
     started = time.monotonic()
-    outputs = llm.generate(
-        [TokensPrompt(prompt_token_ids=each) for each in ids],
-        [_sampling_params(request) for request in requests],
-        use_tqdm=False,
-    )
-    engine_s = time.monotonic() - started
+    outputs = _generate(llm, requests, ids, [_sampling_params(request) for request in requests])
+    answers = [_answer(request, output) for request, output in zip(requests, outputs, strict=True)]
+    closed = _close_by_force(llm, requests, ids, outputs)
+    answers = [_joined(answer, closed.get(place)) for place, answer in enumerate(answers)]
+    return _Answers(answers, time.monotonic() - started, gaps.take())
+
+
+def _generate(llm: Any, requests: Sequence[_Request], ids: list[list[int]], params: list[Any]) -> list[Any]:
+    """One output a prompt.
+
+    Raises:
+        EngineError: vLLM answered more, fewer or other prompts.
+    """
+    from vllm import TokensPrompt
+
+    outputs: list[Any] = llm.generate([TokensPrompt(prompt_token_ids=each) for each in ids], params, use_tqdm=False)
     if len(outputs) != len(requests):
         raise EngineError(f"{len(outputs)} outputs for {len(requests)} prompts, first {requests[0].request_id}")
     for request, asked, output in zip(requests, ids, outputs, strict=True):
         if list(output.prompt_token_ids) != asked:
             raise EngineError(f"the output for {request.request_id} belongs to another prompt")
-    answers = [_answer(request, output) for request, output in zip(requests, outputs, strict=True)]
-    return _Answers(answers, engine_s, gaps.take())
+    return outputs
+
+
+def _close_by_force(
+    llm: Any, requests: Sequence[_Request], ids: list[list[int]], outputs: Sequence[Any]
+) -> dict[int, _Answer]:
+    """The answers behind think blocks that reached their budget, by place: asked again with the block closed."""
+    places = [place for place, request in enumerate(requests) if _is_cut_in_thought(request, outputs[place])]
+    if not places:
+        return {}
+    again = [
+        _Request(
+            request_id=requests[place].request_id,
+            prompt_token_ids=np.array([*ids[place], *outputs[place].outputs[0].token_ids, *close.token_ids], np.int32),
+            form=AnswerForm(close.max_tokens),
+            num_scored_tokens=0,
+        )
+        for place in places
+        if (close := requests[place].form.close) is not None
+    ]
+    prompts = [request.prompt_token_ids.tolist() for request in again]
+    closed = _generate(llm, again, prompts, [_sampling_params(request) for request in again])
+    return {place: _answer(*each) for place, each in zip(places, zip(again, closed, strict=True), strict=True)}
+
+
+def _is_cut_in_thought(request: _Request, output: Any) -> bool:
+    completion = output.outputs[0]
+    return request.form.close is not None and completion.finish_reason == "length" and THINK_END not in completion.text
+
+
+def _joined(answer: _Answer, closed: _Answer | None) -> _Answer:
+    """A thought and the answer behind its forced close as one answer, of one sequence as it ended."""
+    if closed is None:
+        return answer
+    close = answer.form.close
+    assert close is not None, answer.request_id
+    times = answer.times
+    if times is not None and closed.times is not None:
+        times = replace(times, last_token_ts=closed.times.last_token_ts)
+    return replace(
+        answer,
+        text=answer.text + close.text + closed.text,
+        finish_reason=closed.finish_reason,
+        output_tokens=answer.output_tokens + len(close.token_ids) + closed.output_tokens,
+        times=times,
+        num_preemptions=answer.num_preemptions + closed.num_preemptions,
+    )
 
 
 def _sampling_params(request: _Request) -> Any:
     """Everything explicit: vLLM's defaults are temperature 1.0 and 16 tokens, or the model's generation_config."""
     from vllm import SamplingParams
 
+    form = request.form
     return SamplingParams(
         n=1,
         temperature=0.0,
@@ -403,31 +462,52 @@ def _sampling_params(request: _Request) -> Any:
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
-        max_tokens=request.max_tokens,
+        max_tokens=form.first_max_tokens,
         min_tokens=0,
-        logprob_token_ids=None if request.logprob_token_ids is None else list(request.logprob_token_ids),
+        stop=list(form.stop),
+        include_stop_str_in_output=True,
+        logprob_token_ids=None if form.logprob_token_ids is None else list(form.logprob_token_ids),
+        prompt_logprobs=0 if request.num_scored_tokens else None,
         flat_logprobs=True,
-        detokenize=request.logprob_token_ids is None,
+        detokenize=form.logprob_token_ids is None and not request.num_scored_tokens,
+        skip_special_tokens=form.close is None,  # a think block may end with one
     )
 
 
 def _answer(request: _Request, output: Any) -> _Answer:
     completion = output.outputs[0]
     logprobs = None
-    if request.logprob_token_ids is not None:
+    if request.form.logprob_token_ids is not None:
         flat = completion.logprobs
         found = dict(zip(flat.token_ids, flat.logprobs, strict=True)) if flat is not None else {}
-        logprobs = tuple(found.get(token_id) for token_id in request.logprob_token_ids)
+        logprobs = tuple(found.get(token_id) for token_id in request.form.logprob_token_ids)
     return _Answer(
         request_id=request.request_id,
+        form=request.form,
         text=completion.text,
         finish_reason=str(completion.finish_reason),
         output_tokens=len(completion.token_ids),
         cached_tokens=output.num_cached_tokens or 0,
         logprobs=logprobs,
+        scored_logprob=_scored_logprob(request, output),
         times=_times(output.metrics),
         num_preemptions=getattr(output.metrics, "num_preemptions", 0),
     )
+
+
+def _scored_logprob(request: _Request, output: Any) -> float | None:
+    """The sum over the prompt's last `num_scored_tokens` tokens; None where one is missing."""
+    flat = output.prompt_logprobs
+    if not request.num_scored_tokens or flat is None:
+        return None
+    total, ids = 0.0, request.prompt_token_ids
+    for place in range(len(ids) - request.num_scored_tokens, len(ids)):
+        span = slice(flat.start_indices[place], flat.end_indices[place])
+        found = dict(zip(flat.token_ids[span], flat.logprobs[span], strict=True))
+        if int(ids[place]) not in found:
+            return None
+        total += found[int(ids[place])]
+    return total
 
 
 def _times(metrics: Any) -> RequestTimes | None:

@@ -46,7 +46,8 @@ class Generation:
     finish_reason: str  # stop, length
     output_tokens: int
     cached_tokens: int
-    logprobs: tuple[float | None, ...] | None  # parallel to the prompt's logprob_token_ids
+    logprobs: tuple[float | None, ...] | None  # parallel to the form's logprob_token_ids
+    scored_logprob: float | None  # sum over the prompt's last num_scored_tokens
     latency: Latency
     num_preemptions: int
 

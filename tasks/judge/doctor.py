@@ -18,9 +18,7 @@ from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.judge.summary import SummaryTable
 from tasks.keep.store import run_lock
 from tasks.prompt.model_files import find_model_folder
-from tasks.prompt.prompts import PromptBuilder
-from tasks.prompt.templates import load_chat_template, load_prompt_template
-from tasks.prompt.tokens import load_model_tokens
+from tasks.rank.recipe import build_recipe
 from tasks.settings import Settings, load_settings
 
 MIN_FREE_BYTES = 2 << 30
@@ -106,12 +104,13 @@ def _try(what: str, look: Callable[[], str], fix: str) -> Finding:
 
 def _model(settings: Settings) -> str:
     folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
-    template = load_prompt_template(settings.template_path)
-    builder = PromptBuilder(
-        load_model_tokens(folder), template, load_chat_template(folder), settings.strategy.decode_mode
-    )
-    limit = builder.max_window_size()
-    return f"{folder}: tokenizer and chat template fit; identifiers: {limit if limit is not None else 'any number'}"
+    askings = build_recipe(settings, folder).askings.values()
+    told = [f"{asking.builder.decode_mode} fits, {_identifiers(asking.builder.max_passages)}" for asking in askings]
+    return f"{folder}: {'; '.join(told)}"
+
+
+def _identifiers(limit: int | None) -> str:
+    return "any number of passages a prompt" if limit is None else f"up to {limit} passages a prompt"
 
 
 def _database(settings: Settings) -> str:

@@ -10,9 +10,9 @@ import string
 import tomllib
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.errors import ConfigError, first_line
 
@@ -20,7 +20,10 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase  # 52 single tokens in
 QUERY_MARK, PASSAGES_MARK = "\ue000", "\ue001"  # private-use characters: no template of ours holds them
 IDENTIFIER = re.compile(r"[\[［]\s*(\d{1,4}|[A-Za-zＡ-Ｚａ-ｚ])\s*[\]］]")
 
+THINK_START, THINK_END = "<think>", "</think>"
+
 PlaceKind = Literal["words", "query", "passages"]
+Identifiers = Literal["letters", "numbers", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,19 @@ class FramePiece:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """Our words, as the TOML file has them."""
+    """Our words, as the TOML file has them, or a model owner's as their YAML has them."""
 
-    identifiers: Literal["letters", "numbers"]
-    answer_prefix: str
-    system: str
+    identifiers: Identifiers  # none: one passage a prompt
+    answer_prefix: str  # written by us at the start of the model's turn; {query} where the query is what is scored
+    system: str  # no such turn if empty
     before: str
-    passage: str
+    passage: str  # its head with {id}, " {text}" and one or two line breaks
     after: str
+    after_best: str = ""  # in place of `after` where only the best {ask} are needed; `after` then if empty
+    yes: tuple[str, ...] = ()  # yes_no: spellings of the verdict, each one token
+    no: tuple[str, ...] = ()
+    close: str = ""  # reasoning: written where the think block outgrows its budget
+    num_letters: int = len(LETTERS)
 
     def identifier(self, place: int) -> str:
         """The identifier of the passage at `place`, from 0."""
@@ -48,23 +56,33 @@ class PromptTemplate:
 
     def passage_head(self, place: int) -> str:
         """What stands before the passage's text."""
-        return self.passage.partition(" {text}")[0].replace("{id}", self.identifier(place))
+        head = self.passage.partition(" {text}")[0]
+        return head.replace("{id}", self.identifier(place)) if self.identifiers != "none" else head
+
+    @property
+    def passage_tail(self) -> str:
+        """The line breaks behind a passage."""
+        return self.passage.partition("{text}")[2]
 
     @property
     def max_identifiers(self) -> int | None:
         """How many passages can be told apart; None: any number."""
-        return len(LETTERS) if self.identifiers == "letters" else None
+        return {"letters": self.num_letters, "numbers": None, "none": 1}[self.identifiers]
 
-    def messages(self, num_passages: int) -> list[dict[str, str]]:
-        """System and user turn, with marks where the data goes."""
+    @property
+    def scores_query(self) -> bool:
+        """Whether the query stands in the model's turn, where its tokens are scored."""
+        return "{query}" in self.answer_prefix
+
+    def messages(self, num_passages: int, ask: int) -> list[dict[str, str]]:
+        """System and user turn, with marks where the data goes; `ask` places have to be named."""
+        after = self.after_best if ask < num_passages and self.after_best else self.after
         before, after = (
-            words.replace("{num}", str(num_passages)).replace("{query}", QUERY_MARK)
-            for words in (self.before, self.after)
+            words.replace("{num}", str(num_passages)).replace("{ask}", str(ask)).replace("{query}", QUERY_MARK)
+            for words in (self.before, after)
         )
-        return [
-            {"role": "system", "content": self.system},
-            {"role": "user", "content": before + PASSAGES_MARK + after},
-        ]
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": before + PASSAGES_MARK + after}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +91,7 @@ class ChatTemplate:
 
     source: str | None
     special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: what the template may name
+    keywords: Mapping[str, Any] = field(default_factory=dict)  # [prompt] chat_template_kwargs: enable_thinking, ...
 
     def render(self, messages: list[dict[str, str]]) -> str:
         """The conversation up to the point where the model's turn begins.
@@ -87,6 +106,8 @@ class ChatTemplate:
         try:
             return self._render(messages)
         except Exception as refusal:  # templates raise what they like
+            if len(messages) < 2:
+                raise ConfigError(f"the model's chat template fails: {first_line(refusal)}") from refusal
             system, user = messages
             merged = [{"role": "user", "content": f"{system['content']}\n\n{user['content'].lstrip()}"}]
             try:
@@ -102,6 +123,7 @@ class ChatTemplate:
             chat_template=self.source,
             add_generation_prompt=True,
             **self.special_tokens,
+            **self.keywords,
         )
         text: str = rendered[0]
         return text
@@ -121,25 +143,56 @@ def load_prompt_template(path: Path) -> PromptTemplate:
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
-    wanted = list(PromptTemplate.__dataclass_fields__)
-    if sorted(words) != sorted(wanted) or not all(isinstance(value, str) for value in words.values()):
-        raise ConfigError(f"{path}: a prompt template has the texts {', '.join(wanted)} (found: {', '.join(words)}).")
-    template = PromptTemplate(**words)
-    if template.identifiers not in ("letters", "numbers"):
-        raise ConfigError(f"{path}: identifiers = {template.identifiers!r} must be 'letters' or 'numbers'.")
-    for name in ("before", "after"):
-        for placeholder in re.findall(r"\{(\w*)\}", words[name]):
-            if placeholder not in ("num", "query"):
-                raise ConfigError(f"{path}: {name}: {{{placeholder}}} is not known; {{num}} and {{query}} are.")
-    if "{query}" not in template.before + template.after:
-        raise ConfigError(f"{path}: neither before nor after holds {{query}}.")
-    if not re.fullmatch(r"[^{}\s]*\{id\}[^{}\s]* \{text\}\n", template.passage):
-        raise ConfigError(f"{path}: passage must be a head with {{id}}, a space, {{text}} and a line break.")
+    return read_prompt_template(words, str(path))
+
+
+def read_prompt_template(words: Mapping[str, Any], where: str) -> PromptTemplate:
+    """Checks the words of a template; `where` names them in errors.
+
+    Raises:
+        ConfigError: see `load_prompt_template`.
+    """
+    known = PromptTemplate.__dataclass_fields__
+    missing = [name for name, column in known.items() if column.default is MISSING and name not in words]
+    unknown = [name for name in words if name not in known]
+    if missing or unknown:
+        raise ConfigError(
+            f"{where}: a prompt template has the texts {', '.join(known)} (missing: "
+            f"{', '.join(missing) or 'none'}; not known: {', '.join(unknown) or 'none'})."
+        )
+    for name, value in words.items():
+        is_list = name in ("yes", "no") and isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not (is_list or isinstance(value, str) or name == "num_letters"):
+            raise ConfigError(f"{where}: {name} must be {'a list of texts' if name in ('yes', 'no') else 'a text'}.")
+    lists = {name: tuple(words[name]) for name in ("yes", "no") if name in words}
+    template = PromptTemplate(**(dict(words) | lists))
+    _check_words(template, where)
     return template
 
 
-def load_chat_template(model_folder: Path) -> ChatTemplate:
-    """Reads `chat_template.jinja`, or the template inside `tokenizer_config.json`."""
+def _check_words(template: PromptTemplate, where: str) -> None:
+    if template.identifiers not in ("letters", "numbers", "none"):
+        raise ConfigError(f"{where}: identifiers = {template.identifiers!r} must be 'letters', 'numbers' or 'none'.")
+    for name in ("before", "after", "after_best"):
+        for placeholder in re.findall(r"\{(\w*)\}", getattr(template, name)):
+            if placeholder not in ("num", "ask", "query"):
+                raise ConfigError(
+                    f"{where}: {name}: {{{placeholder}}} is not known; {{num}}, {{ask}} and {{query}} are."
+                )
+    if template.scores_query and template.answer_prefix != "{query}":
+        raise ConfigError(f"{where}: answer_prefix must be '{{query}}' alone where the query is what is scored.")
+    if "{query}" not in template.before + template.after + template.answer_prefix:
+        raise ConfigError(f"{where}: neither before nor after holds {{query}}.")
+    head = r"[^{}\n]*" if template.identifiers == "none" else r"[^{}\s]*\{id\}[^{}\s]*"
+    if not re.fullmatch(head + r" \{text\}\n\n?", template.passage):
+        raise ConfigError(
+            f"{where}: passage must be a head{'' if template.identifiers == 'none' else ' with {id}'}, a space, "
+            "{text} and one or two line breaks: passages are tokenised once, in that form."
+        )
+
+
+def load_chat_template(model_folder: Path, keywords: Mapping[str, Any] | None = None) -> ChatTemplate:
+    """Reads `chat_template.jinja`, or the template inside `tokenizer_config.json`; `keywords` is what it is told."""
     config_path = model_folder / "tokenizer_config.json"
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
     jinja_path = model_folder / "chat_template.jinja"
@@ -151,21 +204,30 @@ def load_chat_template(model_folder: Path) -> ChatTemplate:
         for name, value in config.items()
         if name.endswith("_token") and isinstance(value, str | dict)
     }
-    return ChatTemplate(source, specials)
+    return ChatTemplate(source, specials, keywords or {})
 
 
-def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int) -> list[FramePiece]:
-    """The pieces of a prompt for `num_passages` passages, the opened answer included.
+def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int, ask: int) -> list[FramePiece]:
+    """The pieces of a prompt for `num_passages` passages, the opened answer included but for a query that is scored.
+
+    A think block that the chat template opened already is not opened again.
 
     Raises:
         ConfigError: the chat template dropped or doubled the user's turn.
     """
-    text = chat.render(template.messages(num_passages)) + template.answer_prefix
-    if text.count(PASSAGES_MARK) != 1 or QUERY_MARK not in text:
+    text = chat.render(template.messages(num_passages, ask))
+    if not (template.scores_query or (is_thinking(text) and THINK_START in template.answer_prefix)):
+        text += template.answer_prefix
+    if text.count(PASSAGES_MARK) != 1 or (QUERY_MARK not in text and not template.scores_query):
         raise ConfigError("the model's chat template does not keep the user's turn as it is: it cannot be used")
     kinds: dict[str, PlaceKind] = {QUERY_MARK: "query", PASSAGES_MARK: "passages"}
     parts = re.split(f"([{QUERY_MARK}{PASSAGES_MARK}])", text)
     return [FramePiece(kinds.get(part, "words"), "" if part in kinds else part) for part in parts if part]
+
+
+def is_thinking(rendered: str) -> bool:
+    """Whether a think block is open at the end: the next token would be a thought, not an answer."""
+    return rendered.rfind(THINK_START) > rendered.rfind(THINK_END)
 
 
 def one_line(text: str) -> str:

@@ -76,6 +76,16 @@ class ModelTokens:
         runs += self.encode_data([text[done:]]) if done < len(text) else []
         return np.concatenate(runs) if runs else np.empty(0, np.int32)
 
+    def encode_words(self, text: str) -> np.ndarray:
+        """The ids of words of ours, 1D int32: an added token's string gives its id."""
+        return self.encode_pieces([Piece(text, is_data=False)])
+
+    def single_token(self, opening: str, text: str) -> int | None:
+        """The id of `text` behind `opening`; None where it is not one token, or is joined with what stands before."""
+        prefix = self.encode_data([opening])[0].tolist() if opening else []
+        whole = self.encode_data([opening + text])[0].tolist()
+        return whole[-1] if whole[:-1] == prefix and len(whole) == len(prefix) + 1 else None
+
     def bos_ids(self) -> np.ndarray:
         """What the tokenizer itself puts before a text, for models without a chat template: 1D int32, may be empty."""
         ids = self._tokenizer.encode("a", add_special_tokens=True).ids

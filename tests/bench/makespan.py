@@ -12,13 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.cohort import Cohort
 from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.night import NightRequest, prepare_night
 from tasks.pack.batches import Batch
+from tasks.rank.cohort import Cohort
 from tasks.settings import overrides_from
 
 

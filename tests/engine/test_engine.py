@@ -43,17 +43,12 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     config = make_settings(
         tmp_path, SAMPLE_MODEL, {"inputs.nested": "-", "strategy.decode_mode": "permutation", "strategy.window_size": 20, "engine.max_model_len": 2048}
     )  # fmt: skip
-    from tasks.prompt.prompts import PromptBuilder, resolve_sizes
-    from tasks.prompt.templates import load_chat_template, load_prompt_template
-    from tasks.prompt.tokens import load_model_tokens
+    from tasks.rank.recipe import build_recipe
     from tasks.settings import load_settings
 
     settings = load_settings(config)
-    template = load_prompt_template(settings.template_path)
-    builder = PromptBuilder(load_model_tokens(SAMPLE_MODEL), template, load_chat_template(SAMPLE_MODEL), "permutation")
-    sizes = resolve_sizes(
-        builder, window_size=20, max_model_len=2048, max_prompt_tokens=None, max_query_tokens=64, max_passage_tokens=64, min_passage_tokens=8
-    )  # fmt: skip
+    asking = build_recipe(settings, SAMPLE_MODEL).main
+    builder, sizes = asking.builder, asking.sizes
     prompts = []
     for number in range(12):
         passages = builder.encode_passages([None] * 20, [make_text(number * 20 + place, 3) for place in range(20)])

@@ -308,7 +308,7 @@ def test_a_night_of_refusals_is_stored_and_not_published(night, fake_vllm):
     assert value(prepared, "select status from runs") == "complete"
     assert value(prepared, "select is_degraded from runs")
     assert value(prepared, "select count(*) from latest_scores") == 0
-    assert value(prepared, "select count(*) from fallbacks") == NUM_WINDOWS
+    assert value(prepared, "select count(*) from fallbacks") == 2 * NUM_WINDOWS  # each asked again once
     rows = score_rows(prepared)
     assert all(row["rank"] == row["first_stage_rank"] for row in rows)
     assert {row["status"] for row in rows if row["query_id"] == "q005"} == {"fallback"}

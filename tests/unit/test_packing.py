@@ -9,6 +9,7 @@ from tasks.errors import ConfigError
 from tasks.generate.generations import RequestTimes, latency
 from tasks.pack.batches import BatchPacker, pack
 from tasks.pack.kv_budget import BatchBudget, KVCacheLimits, batch_budget, check_promise
+from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
 from tasks.schedule.windows import Window
 
@@ -26,7 +27,8 @@ def make_limits(**given):
 
 
 def make_prompt(prompt_tokens, max_tokens=1, number=0):
-    return Prompt(f"q{number}", Window((0, 1)), np.zeros(prompt_tokens, np.int32), max_tokens, None, 0, 0)
+    ids, form = np.zeros(prompt_tokens, np.int32), AnswerForm(max_tokens)
+    return Prompt(f"q{number}", Window((0, 1)), "permutation", ids, form, 0, "", 0, 0)
 
 
 @pytest.mark.parametrize(

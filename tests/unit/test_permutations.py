@@ -53,7 +53,7 @@ def names(permutation):
         ("   \n\t ", 3, [1, 2, 3], "refusal"),
         ("<think> [2] > [1] and so on", 2, [1, 2], "refusal"),
         ("The scores are 0.95 and 2.5.", 3, [1, 2, 3], "refusal"),
-        ("[4] > [5]", 3, [1, 2, 3], "refusal"),
+        ("[4] > [5]", 3, [1, 2, 3], "out_of_range"),
         ("9" * 5_000, 3, [1, 2, 3], "refusal"),
         (f"[{'9' * 5_000}] > [2] > [1]", 2, [2, 1], "out_of_range"),
         ("[2] [3] [1]", 3, [2, 3, 1], "ok"),
@@ -146,15 +146,57 @@ def test_a_well_formed_answer_is_read_exactly(order):
     assert parsed.status == "ok"
 
 
-@pytest.mark.parametrize("unit", ["1", " ", "[", "[ ", "<answer>", "1.", "</think>", "[1] ", "-", "[1", "x1"], ids=repr)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "1",
+            " ",
+            "[",
+            "[ ",
+            "<answer>",
+            "1.",
+            "</think>",
+            "[1] ",
+            "-",
+            "[1",
+            "x1",
+            "\n",
+            "1\n",
+            "1. 1\n",
+            "1: ",
+            "1. ",
+        ),
+        *(
+            "<think>",
+            "<answer> ",
+            "doc1.",
+            "doc ",
+            "doc",
+            "passage#",
+            "1 - ",
+            "*",
+            "1*",
+            "1.*",
+            "(",
+            "1 (",
+            "번",
+            "1번",
+            "①",
+        ),
+        *("\u200b", "１", "1 passages", "1   ", "A ", "A: ", "doc A ", "_", "'"),
+    ],
+    ids=repr,
+)
 def test_a_long_hostile_answer_takes_no_time(unit):
-    """Two hundred thousand characters: a quadratic expression would take minutes, so a second decides."""
+    """Two hundred thousand characters: a quadratic expression would take minutes, so seconds decide."""
     started = time.monotonic()
 
     parse(unit * (200_000 // len(unit)), 20, was_cut=True)
+    parse("1" + unit * (200_000 // len(unit)) + "1x", 20)
     parse(unit * (200_000 // len(unit)) + "x", 20, by_letter=True)
 
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 10.0
 
 
 @pytest.mark.fault(37)

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import ConfigError, PromptTooLong
-from tasks.prompt.prompts import PromptBuilder, PromptSizes, resolve_sizes
+from tasks.prompt.prompts import PromptBuilder
+from tasks.prompt.sizes import PromptSizes, SizeLimits, resolve_sizes
 from tasks.prompt.templates import (
     ChatTemplate,
     load_chat_template,
@@ -51,7 +52,8 @@ def make_sizes(builder, **given):
         "max_passage_tokens": 60,
         "min_passage_tokens": 8,
     }
-    return resolve_sizes(builder, **(asked | given))
+    asked |= given
+    return resolve_sizes(builder, asked.pop("window_size"), SizeLimits(**asked))
 
 
 def build(builder, sizes, query, texts):
@@ -265,7 +267,7 @@ def test_a_template_that_refuses_a_system_turn_gets_its_text_in_the_users_turn()
     )
     template = load_prompt_template(ROOT / "configs" / "prompts" / "permutation.toml")
 
-    text = "".join(piece.text for piece in render_frame(template, refusing, 3))
+    text = "".join(piece.text for piece in render_frame(template, refusing, 3, 3))
 
     assert "<|im_start|>system" not in text
     assert template.system in text
@@ -278,7 +280,7 @@ def test_a_template_that_fails_is_a_settings_error():
     template = load_prompt_template(ROOT / "configs" / "prompts" / "permutation.toml")
 
     with pytest.raises(ConfigError, match="not today"):
-        render_frame(template, broken, 3)
+        render_frame(template, broken, 3, 3)
 
 
 @pytest.mark.fault(44)
@@ -287,7 +289,7 @@ def test_a_template_that_drops_the_users_turn_is_a_settings_error():
     template = load_prompt_template(ROOT / "configs" / "prompts" / "permutation.toml")
 
     with pytest.raises(ConfigError, match="does not keep the user's turn"):
-        render_frame(template, dropping, 3)
+        render_frame(template, dropping, 3, 3)
 
 
 @pytest.mark.fault(44)
@@ -341,9 +343,9 @@ def test_first_token_asks_for_one_token_and_the_letters_of_its_window(sample_tok
     prompt = build(builder, make_sizes(builder), "why?", ["a", "b", "c"])
 
     assert prompt.max_tokens == 1
-    assert [sample_tokens.decode([each]) for each in prompt.logprob_token_ids] == ["A", "B", "C"]
+    assert [sample_tokens.decode([each]) for each in prompt.form.logprob_token_ids] == ["A", "B", "C"]
     assert sample_tokens.decode(prompt.prompt_token_ids).endswith("<|im_start|>assistant\n[")
-    assert builder.max_window_size() == 52
+    assert builder.max_passages == 52
 
 
 @pytest.mark.fault(37)
@@ -357,7 +359,7 @@ def test_more_passages_than_letters_are_refused(sample_tokens):
 def test_max_tokens_holds_a_whole_answer(tokens, num_passages):
     whole = " > ".join(f"[{place}]" for place in range(num_passages, 0, -1))
 
-    assert make_builder(tokens).answer_tokens(num_passages) > len(tokens.encode_data([whole])[0])
+    assert make_builder(tokens).answers.most_tokens(num_passages) > len(tokens.encode_data([whole])[0])
 
 
 def test_a_window_that_cannot_fit_is_refused_with_one_that_would(sample_tokens):
@@ -389,10 +391,10 @@ def test_a_prompt_limit_over_the_engines_is_refused(sample_tokens):
     ("change", "words"),
     [
         ({"passage": "[{id}]{text}\n"}, "a head with {id}, a space"),
-        ({"passage": "[{id}] {text}"}, "a line break"),
+        ({"passage": "[{id}] {text}"}, "line break"),
         ({"before": "{nmu} of {query}"}, "{nmu} is not known"),
         ({"before": "x", "after": "y"}, "holds {query}"),
-        ({"identifiers": "roman"}, "must be 'letters' or 'numbers'"),
+        ({"identifiers": "roman"}, "must be 'letters', 'numbers' or 'none'"),
         ({"extra": "x"}, "has the texts"),
     ],
 )

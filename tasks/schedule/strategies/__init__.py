@@ -1,1 +1,1 @@
-"""One file a strategy. Each has a generator of rounds and a `bound` on what it can ask for."""
+"""One file a strategy: a frozen record of its sizes, its rounds, and a bound on what it can ask for."""

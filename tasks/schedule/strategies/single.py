@@ -1,19 +1,27 @@
 """The whole list in one window (RankMistral100, arXiv:2412.14574): one call, one round."""
 
-from tasks.schedule.windows import Bound, Strategy, Window
+from dataclasses import dataclass
+
+from tasks.schedule.seeds import Seed
+from tasks.schedule.windows import NOTHING, Bound, Ranked, Rounds, Window
 
 
-def single(num_candidates: int) -> Strategy:
-    """Asks once about all candidates; 0 or 1 of them need no call."""
-    order = tuple(range(num_candidates))
-    if num_candidates < 2:
-        return order
-    (outcome,) = yield [Window(order)]
-    return outcome.order
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Asks once about all candidates."""
 
+    top_k: int | None = None  # so many places have to be right; all if None
 
-def bound(num_candidates: int) -> Bound:
-    """One window of all."""
-    if num_candidates < 2:
-        return Bound(0, 0, 0)
-    return Bound(num_windows=1, num_slots=num_candidates, num_rounds=1)
+    def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
+        """One window."""
+        order = tuple(range(num_candidates))
+        if num_candidates < 2:
+            return Ranked(order)
+        (outcome,) = yield [Window(order, ask=self.top_k)]
+        return Ranked(outcome.order)
+
+    def bound(self, num_candidates: int) -> Bound:
+        """Exact."""
+        if num_candidates < 2:
+            return NOTHING
+        return Bound(num_windows=1, num_slots=num_candidates, num_rounds=1)

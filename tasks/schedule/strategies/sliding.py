@@ -1,25 +1,98 @@
 """Sliding windows from the back of the list to its front (RankGPT, arXiv:2304.09542).
 
-Each window is one round, since the next one holds the best of it. With a perfect comparator one pass puts the best
-`window_size - stride` in order.
+A window holds the best of the one before it, so each is a round. With a perfect comparator one pass puts the best
+`window_size - stride` in order. A second pass need not wait for the first: it starts as soon as its last window is
+final, `ceil(window_size / stride)` windows behind.
 """
 
-from tasks.schedule.windows import Bound, Strategy, Window, sliding_spans
+from dataclasses import dataclass
+
+from tasks.schedule.seeds import Seed
+from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 
-def sliding(num_candidates: int, window_size: int, stride: int) -> Strategy:
-    """One pass over the list; 0 or 1 candidates need no call."""
-    order = list(range(num_candidates))
-    if num_candidates >= 2:
-        for start, end in sliding_spans(num_candidates, window_size, stride):
-            (outcome,) = yield [Window(tuple(order[start:end]))]
-            order[start:end] = outcome.order
-    return tuple(order)
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """One or several passes over the list."""
+
+    window_size: int
+    stride: int
+    passes: int = 1
+    early_exit: bool = False  # no further pass after one that left the first window_size - stride as they were
+    top_k: int | None = None  # so many places have to be right; all that the model can see if None
+
+    def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
+        """Pipelined passes; with `early_exit` one after the other."""
+        order = list(range(num_candidates))
+        if num_candidates < 2:
+            return Ranked(tuple(order))
+        spans = sliding_spans(num_candidates, self.window_size, self.stride)
+        if not self.early_exit:
+            for together in self._pipelined(len(spans)):
+                outcomes = yield [self._window(order, spans[place]) for place in together]
+                _put(order, [spans[place] for place in together], outcomes)
+            return Ranked(tuple(order))
+        for _ in range(self.passes):
+            before = order[: self._num_carried]
+            for span in spans:
+                outcomes = yield [self._window(order, span)]
+                _put(order, [span], outcomes)
+            if order[: self._num_carried] == before:
+                break
+        return Ranked(tuple(order))
+
+    def bound(self, num_candidates: int) -> Bound:
+        """Exact but for `early_exit`: passes x (1 + ceil((n - w) / s)) windows."""
+        if num_candidates < 2:
+            return NOTHING
+        spans = sliding_spans(num_candidates, self.window_size, self.stride)
+        one = Bound(len(spans), sum(end - start for start, end in spans), len(spans))
+        if self.early_exit:
+            return one.times(self.passes, also_rounds=True)
+        whole = one.times(self.passes, also_rounds=False)
+        return Bound(whole.num_windows, whole.num_slots, len(self._pipelined(len(spans))))
+
+    @property
+    def _num_carried(self) -> int:
+        return max(self.window_size - self.stride, 1)
+
+    def _pipelined(self, num_spans: int) -> list[list[int]]:
+        """For each round the spans that are asked at once, one of each pass: they never overlap."""
+        lag = -(-self.window_size // self.stride)
+        num_rounds = num_spans + lag * (self.passes - 1)
+        starts = [lag * number for number in range(self.passes)]
+        return [
+            [place - start for start in starts if 0 <= place - start < num_spans]
+            for place in range(num_rounds)
+            if any(0 <= place - start < num_spans for start in starts)
+        ]
+
+    def _window(self, order: list[int], span: tuple[int, int]) -> Window:
+        """The head window orders `top_k`; any other only has to name what it carries on."""
+        start, end = span
+        if self.top_k is None:
+            return Window(tuple(order[start:end]))
+        ask = self.top_k if start == 0 else min(self.top_k, self._num_carried)
+        return Window(tuple(order[start:end]), ask=ask)
 
 
-def bound(num_candidates: int, window_size: int, stride: int) -> Bound:
-    """Exact: 1 + ceil((n - w) / s) windows, as many rounds."""
-    if num_candidates < 2:
-        return Bound(0, 0, 0)
-    spans = sliding_spans(num_candidates, window_size, stride)
-    return Bound(len(spans), sum(end - start for start, end in spans), len(spans))
+def sliding_spans(num_candidates: int, window_size: int, stride: int) -> list[tuple[int, int]]:
+    """The half-open spans of one back-to-front pass; every position lies in one of them.
+
+    The last span always starts at 0: the original RankGPT loop tests the start before it clamps it, and so never
+    looks at the head when (n - window) is no multiple of the stride.
+
+    >>> sliding_spans(25, 20, 10)
+    [(5, 25), (0, 20)]
+    """
+    end, start = num_candidates, max(num_candidates - window_size, 0)
+    spans = [(start, end)]
+    while start > 0:
+        end, start = end - stride, max(start - stride, 0)
+        spans.append((start, end))
+    return spans
+
+
+def _put(order: list[int], spans: list[tuple[int, int]], outcomes: list[Outcome]) -> None:
+    for (start, end), outcome in zip(spans, outcomes, strict=True):
+        order[start:end] = outcome.order

@@ -11,6 +11,7 @@ JSON object in the environment:
     metrics        false: RequestOutput.metrics is None
     outputs        'reversed', 'short', 'long': what generate() returns
     answers        list of texts, by prompt number in turn, in place of the computed permutations
+    thoughts       how many words of a think block come before an answer in a prompt that opened one
     max_concurrency, num_gpu_blocks, block_size
 """
 
@@ -43,6 +44,10 @@ class SamplingParams:
     logprob_token_ids: list[int] | None = None
     flat_logprobs: bool = False
     detokenize: bool = True
+    stop: list[str] | None = None
+    include_stop_str_in_output: bool = False
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
 
 
 def TokensPrompt(prompt_token_ids):
@@ -99,16 +104,18 @@ class LLM:
 
     def _output(self, prompt, params):
         ids = prompt["prompt_token_ids"]
-        text, logprobs, num_tokens = "", None, 1
+        text, logprobs, num_tokens, token_ids = "", None, 1, None
         if params.logprob_token_ids is not None:
             logprobs = SimpleNamespace(
                 token_ids=[0, *params.logprob_token_ids],
                 logprobs=[-0.1, *(-1.0 - 8.0 * _draw(ids, token_id) for token_id in params.logprob_token_ids)],
             )
-        else:
-            text = self._permutation(ids)
-            tokens = self._tokenizer.encode(text, add_special_tokens=False).ids[: params.max_tokens]
-            text, num_tokens = self._tokenizer.decode(tokens), len(tokens)
+        elif params.max_tokens > 1:
+            text = self._stopped(self._permutation(ids), params.stop or [])
+            tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
+            is_cut = len(tokens) > params.max_tokens
+            token_ids = tokens[: params.max_tokens]
+            text, num_tokens = self._tokenizer.decode(token_ids, skip_special_tokens=False), len(token_ids)
             for logger in self.llm_engine.logger_manager.stat_loggers:
                 logger.record(None, SimpleNamespace(inter_token_latencies_iter=[0.01] * (num_tokens - 1)))
         now = time.monotonic()
@@ -125,11 +132,12 @@ class LLM:
             outputs=[
                 SimpleNamespace(
                     text=text,
-                    token_ids=list(range(num_tokens)),
-                    finish_reason="length" if num_tokens == params.max_tokens else "stop",
+                    token_ids=[0] if token_ids is None else token_ids,
+                    finish_reason="length" if token_ids is None or is_cut else "stop",
                     logprobs=logprobs,
                 )
             ],
+            prompt_logprobs=None if params.prompt_logprobs is None else self._prompt_logprobs(ids),
             metrics=metrics if self._told.get("metrics", True) else None,
             num_cached_tokens=0,
         )
@@ -140,7 +148,24 @@ class LLM:
             return answers[int(_draw(ids, 0) * len(answers))]
         prompt = self._tokenizer.decode(ids, skip_special_tokens=False)
         names = re.findall(r"^\[(\w+)\] ", prompt, re.MULTILINE)
-        return " > ".join(f"[{name}]" for name in sorted(names, key=lambda name: _draw(ids, name)))
+        order = " > ".join(f"[{name}]" for name in sorted(names, key=lambda name: _draw(ids, name)))
+        if prompt.rfind("<think>") <= prompt.rfind("</think>"):
+            return order
+        return " hmm" * self._told.get("thoughts", 3) + f"</think><answer>{order}</answer>"
+
+    def _stopped(self, text, stop):
+        ends = [text.index(each) + len(each) for each in stop if each in text]
+        return text[: min(ends)] if ends else text
+
+    def _prompt_logprobs(self, ids):
+        """One value a token, as vLLM's FlatLogprobs has them; the first has none."""
+        places = range(len(ids))
+        return SimpleNamespace(
+            start_indices=[max(place - 1, 0) for place in places],
+            end_indices=list(places),
+            token_ids=list(ids[1:]),
+            logprobs=[-8.0 * _draw(ids, place) for place in places[1:]],
+        )
 
     def _count_batch(self):
         if "log" not in self._told:

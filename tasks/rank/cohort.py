@@ -24,25 +24,15 @@ from tasks.keep.fingerprints import candidates_digest, documents_digest
 from tasks.keep.tables import BatchId, BatchRows, batch_row, promptless_batch_row
 from tasks.pack.batches import Batch, BatchPacker
 from tasks.pack.kv_budget import batch_budget
-from tasks.prompt.prompts import Prompt, PromptBuilder, PromptSizes
+from tasks.prompt.prompts import Prompt
+from tasks.rank.calibration import Priors
+from tasks.rank.recipe import Recipe
 from tasks.read.staging import StagedInput
 from tasks.read.token_store import text_digest
-from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
+from tasks.schedule.rankings import RankingInProgress, WindowKey
 from tasks.schedule.windows import Outcome, Window
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How the queries of a run are ranked, and packed."""
-
-    schedule: Schedule
-    builder: PromptBuilder
-    sizes: PromptSizes
-    digest: int  # 64 bits over all that a ranking depends on beside its texts
-    headroom_share: float
-    batch_loads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +75,28 @@ class Cohort:
         self._prompts: dict[str, Prompt] = {}  # built, but left over by a full batch
         self._unasked: list[dict[str, Any]] = []  # rankings rows of queries that cannot be ranked
         self._finished: list[RankingInProgress] = []  # final before any call
+        self._priors = Priors(recipe)
+        self._credited: dict[int, int] = {}  # query_index -> windows of its bound that are told as done
 
     def add_query(self, query_index: int, stored: Sequence[StoredOutcome]) -> int:
-        """Takes a query in, replays what it was told before, and returns how many windows that were."""
+        """Takes a query in, replays what it was told before, and returns how many windows of its bound are done."""
         if self._staged.query_status[query_index] != "ready":
             self._unasked.append(self._ranking_row(query_index, status=self._staged.query_status[query_index]))
             return 0
-        length = self._staged.list_length(query_index)
-        ranking = RankingInProgress(query_index, length, self._recipe.schedule)
+        ranking = RankingInProgress(
+            query_index,
+            self._staged.list_length(query_index),
+            self._recipe.schedule,
+            depth=list_depth(self._staged, self._recipe, query_index),
+            query_id=self._staged.query_ids[query_index],
+        )
         for each in stored:
             ranking.answer(each.key, each.outcome)
         if ranking.is_done:
             self._finished.append(ranking)
         else:
             self._ready += [OpenWindow(ranking, key, window) for key, window in ranking.open_windows()]
-        return len(stored)
+        return self._newly_done(ranking)
 
     @property
     def needs_engine(self) -> bool:
@@ -118,7 +115,7 @@ class Cohort:
         self._ledger.commit(batch_id, rows.tables(promptless_batch_row(batch_id, datetime.now(UTC))))
 
     def rank(self, engine: Engine, on_windows: Callable[[int], None]) -> None:
-        """Asks until every query has its final order; `on_windows` is told how many windows each batch answered.
+        """Asks until every query has its final order; `on_windows` is told how many of the expected windows are done.
 
         Each batch is committed while the engine is at the next one, and in any case before an error leaves here.
 
@@ -129,6 +126,7 @@ class Cohort:
         commit = Pending(self._ledger)
         try:
             while self._ready:
+                self._priors.learn(engine, self._ordered_sizes())
                 batch, asked = self._next_batch(engine)
                 generations, stats = engine.generate(batch, meanwhile=commit.flush)
                 commit.flush()
@@ -141,22 +139,27 @@ class Cohort:
                     batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits))
                 )
                 _log_batch(batch_id, batch, stats.engine_s, ordered)
-                on_windows(len(asked))
+                on_windows(sum(self._newly_done(ranking) for ranking in _distinct(asked)))
         finally:
             commit.flush()
 
+    def _ordered_sizes(self) -> set[int]:
+        return {len(each.window.docs) for each in self._ready if each.window.question == "order"}
+
     def _next_batch(self, engine: Engine) -> tuple[Batch, list[OpenWindow]]:
+        """Prompts whose answers are one token long and longer ones never share a batch: their budgets differ."""
         limits = engine.info.limits
+        one_token = self._prompt_of(self._ready[0])[1].max_tokens == 1
         budget = batch_budget(
             limits,
             self._recipe.headroom_share,
-            one_token_answers=self._recipe.builder.decode_mode == "first_token",
+            one_token_answers=one_token,
             batch_loads=self._recipe.batch_loads,
         )
         packer, asked = BatchPacker(limits, budget), []
         while self._ready:
             request_id, prompt = self._prompt_of(self._ready[0])
-            if not packer.try_add(prompt):
+            if (prompt.max_tokens == 1) != one_token or not packer.try_add(prompt):
                 break
             self._prompts.pop(request_id, None)
             asked.append(self._ready.popleft())
@@ -169,39 +172,38 @@ class Cohort:
         if request_id not in self._prompts:
             first = self._staged.offsets[query_index]
             documents = [int(self._staged.doc_index[first + doc]) for doc in each.window.docs]
-            self._prompts[request_id] = self._recipe.builder.build(
+            asking = self._recipe.askings[each.window.question]
+            self._prompts[request_id] = asking.builder.build(
                 request_id,
                 each.window,
                 self._staged.query_texts[query_index] or "",
                 [self._staged.tokens.passage(document) for document in documents],
                 [int(self._staged.tokens.lengths[document]) for document in documents],
-                self._recipe.sizes,
+                asking.sizes,
             )
         return request_id, self._prompts[request_id]
 
     def _read(
         self, batch: Batch, asked: Sequence[OpenWindow], generations: Sequence[Generation], rows: BatchRows
     ) -> None:
-        by_letter = self._recipe.builder.identifiers == "letters"
         for prompt, each, generation in zip(batch.prompts, asked, generations, strict=True):
-            reading: Reading = read_generation(prompt, generation, by_letter=by_letter)
+            builder = self._recipe.askings[each.window.question].builder
+            prior = self._priors.of(len(each.window.docs)) if each.window.question == "order" else None
+            reading: Reading = read_generation(builder, prompt, generation, prior)
             rows.add_window(self._staged.query_ids[each.ranking.query_index], each.key, prompt, generation, reading)
-            if not each.ranking.answer(each.key, reading.outcome):
-                continue
+            opened = each.ranking.answer(each.key, reading.outcome)
+            self._ready += [OpenWindow(each.ranking, *window) for window in opened]
             if each.ranking.is_done:
                 self._add_finished(rows, [each.ranking])
-            else:
-                self._ready += [OpenWindow(each.ranking, *opened) for opened in each.ranking.open_windows()]
 
     def _add_finished(self, rows: BatchRows, rankings: Iterable[RankingInProgress]) -> None:
         for ranking in rankings:
             query_index = ranking.query_index
-            depth = self._recipe.schedule.depth_of(ranking.num_candidates)
             rows.add_ranking(
                 self._ranking_row(
                     query_index,
                     status=ranking_status(ranking),
-                    depth=depth,
+                    depth=ranking.depth,
                     num_windows=ranking.num_windows,
                     num_rounds=ranking.num_rounds,
                 )
@@ -211,7 +213,7 @@ class Cohort:
                 self._staged.query_ids[query_index],
                 self._doc_ids(query_index),
                 np.asarray(self._staged.first_stage_score[span]),
-                score_docs(ranking, depth),
+                score_docs(ranking),
             )
 
     def _ranking_row(
@@ -230,6 +232,14 @@ class Cohort:
             "documents_digest": documents_digest(np.asarray(self._staged.tokens.digests)[documents]),
             "recipe_digest": self._recipe.digest,
         }
+
+    def _newly_done(self, ranking: RankingInProgress) -> int:
+        """Windows of the query's bound that were not told as done before; all of them once it has ended."""
+        most = self._recipe.schedule.strategy.bound(ranking.depth).num_windows
+        done = most if ranking.is_done else min(ranking.num_final_windows, most)
+        newly = done - self._credited.get(ranking.query_index, 0)
+        self._credited[ranking.query_index] = done
+        return newly
 
     def _span(self, query_index: int) -> slice:
         return slice(int(self._staged.offsets[query_index]), int(self._staged.offsets[query_index + 1]))
@@ -255,6 +265,17 @@ class Pending:
         if self._batch is not None:
             self._ledger.commit(*self._batch)
             self._batch = None
+
+
+def list_depth(staged: StagedInput, recipe: Recipe, query_index: int) -> int:
+    """How many candidates of a staged query the model ranks."""
+    span = slice(int(staged.offsets[query_index]), int(staged.offsets[query_index + 1]))
+    scores = np.asarray(staged.first_stage_score[span])
+    return recipe.schedule.truncate.depth_of(staged.list_length(query_index), scores)
+
+
+def _distinct(asked: Iterable[OpenWindow]) -> list[RankingInProgress]:
+    return list({each.ranking.query_index: each.ranking for each in asked}.values())
 
 
 def in_prompt_order(batch: Batch, generations: Sequence[Generation], batch_id: BatchId) -> list[Generation]:

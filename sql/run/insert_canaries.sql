@@ -1,0 +1,3 @@
+-- Adds what a run's canaries answered.
+insert into canaries by name
+select * from incoming;

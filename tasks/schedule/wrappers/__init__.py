@@ -1,0 +1,1 @@
+"""Strategies around strategies: fewer candidates first, or every window several times."""
