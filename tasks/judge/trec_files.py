@@ -312,17 +312,17 @@ class _RunRows:
         self._docs = array("q")
         self._ranks = array("q")
         self._scores = array("d")
-        self._places = array("q")
+        self._lines = array("q")
 
-    def add(self, query_id: str, doc_id: str, rank: int, score: float, place: int) -> None:
-        """One row; `place` is its line, or its request's number, for messages."""
+    def add(self, query_id: str, doc_id: str, rank: int, score: float, line: int = 0) -> None:
+        """One row; `line` is where it stands, for `check_once`."""
         self._queries.append(self.query_numbers.setdefault(query_id, len(self.query_numbers)))
         self._docs.append(self.doc_numbers.setdefault(doc_id, len(self.doc_numbers)))
         self._ranks.append(rank)
         self._scores.append(score)
-        self._places.append(place)
+        self._lines.append(line)
 
-    def check_once(self, path: str, unit: str) -> None:
+    def check_once(self, path: str) -> None:
         """Raises InputError at the first row that lists a document of its query again."""
         pair = np.array(self._queries) * max(len(self.doc_numbers), 1) + np.array(self._docs)
         order = np.argsort(pair, kind="stable")
@@ -331,7 +331,7 @@ class _RunRows:
             row = int(again.min())
             query, doc = list(self.query_numbers)[self._queries[row]], list(self.doc_numbers)[self._docs[row]]
             raise InputError(
-                f"{path}, {unit} {self._places[row]}: query {query!r} lists document {doc!r} again "
+                f"{path}, line {self._lines[row]}: query {query!r} lists document {doc!r} again "
                 f"({len(again)} such rows). Keep one row a pair."
             )
 
@@ -377,12 +377,10 @@ def _import_trec(folder: Path, sources: ImportSources) -> Imported:
 def _import_requests(folder: Path, sources: ImportSources) -> Imported:
     assert sources.rankllm is not None
     rows, texts = _RunRows(), _Texts()
-    unit = "request" if _is_array(sources.rankllm) else "line"
-    documents = _request_documents(sources.rankllm, unit, rows, texts)
+    documents = _request_documents(sources.rankllm, rows, texts)
     num_documents = _write_rows(folder / "documents.parquet", DOCUMENTS, documents)
     if not rows.query_numbers:
         raise InputError(f"{sources.rankllm}: no request with candidates. Wanted RankLLM's requests.")
-    rows.check_once(sources.rankllm, unit)
     queries = [{"query_id": query, "text": text} for query, text in texts.queries.items()]
     return Imported(
         folder=folder,
@@ -422,7 +420,7 @@ def _read_run(path: str) -> _RunRows:
         rows.add(query_id, doc_id, _whole(path, number, rank), _number(f"{path}, line {number}", score), number)
     if not rows.query_numbers:
         raise InputError(f"{path}: no line. Wanted a TREC run: query_id Q0 doc_id rank score tag.")
-    rows.check_once(path, "line")
+    rows.check_once(path)
     return rows
 
 
@@ -472,10 +470,9 @@ class _Texts:
         return False
 
 
-def _request_documents(path: str, unit: str, rows: _RunRows, texts: _Texts) -> Iterator[dict[str, Any]]:
+def _request_documents(path: str, rows: _RunRows, texts: _Texts) -> Iterator[dict[str, Any]]:
     """Each document once, as it comes; queries and candidates are noted on the way."""
-    requests = _json_array(path) if unit == "request" else _json_lines(path)
-    for place, (where, request) in enumerate(requests, 1):
+    for where, request in _json_array(path) if _is_array(path) else _json_lines(path):
         query, candidates = request.get("query"), request.get("candidates")
         if not isinstance(query, dict) or not isinstance(candidates, list):
             raise InputError(f'{where}: wanted {{"query": {{...}}, "candidates": [...]}} as RankLLM writes it.')
@@ -483,11 +480,17 @@ def _request_documents(path: str, unit: str, rows: _RunRows, texts: _Texts) -> I
         if query_id in texts.queries:
             raise InputError(f"{where}: query {query_id!r} comes a second time. Keep one request a query.")
         texts.queries[query_id] = _text(where, query, "text")
+        listed: set[str] = set()
         for number, candidate in enumerate(candidates, 1):
-            document = _request_document(f"{where}, candidate {number}", candidate)
-            score = _number(f"{where}, candidate {number}", candidate.get("score"))
-            rows.add(query_id, document["doc_id"], number, score, place)
-            if texts.is_new(where, document):
+            spot = f"{where}, candidate {number}"
+            document = _request_document(spot, candidate)
+            if document["doc_id"] in listed:
+                raise InputError(
+                    f"{spot}: document {document['doc_id']!r} is listed again. Keep one candidate a document."
+                )
+            listed.add(document["doc_id"])
+            rows.add(query_id, document["doc_id"], number, _number(spot, candidate.get("score")))
+            if texts.is_new(spot, document):
                 yield document
 
 
