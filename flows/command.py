@@ -137,7 +137,9 @@ def evaluate(
     against: Annotated[
         str | None, Parameter(help="Compare with another run_id, or with first_stage, by a paired test.")
     ] = None,
-    database: Database = None,
+    database: Annotated[
+        Path | None, Parameter(help="Database file; the settings file's, or var/packrank.duckdb, if not given.")
+    ] = None,
     set_: Overrides = (),
 ) -> None:
     """Measure a finished run against judgments, before and after reranking, and store the values in metrics."""
