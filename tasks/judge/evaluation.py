@@ -455,6 +455,8 @@ def _comparison_table(title: str, comparisons: Sequence[Comparison]) -> SummaryT
         for each in comparisons
     )
     note = "Over the judged queries that both have. Interval and p-value: paired t-test over queries, two-sided."
+    if any(each.p_value is None for each in comparisons):
+        note += " '-': fewer than two queries, or the same difference in all."
     return SummaryTable(title, (*columns, "wins", "ties", "losses"), rows, note)
 
 
