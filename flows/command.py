@@ -123,6 +123,76 @@ def explain(run_id: str, query_id: str, *, database: Database = None) -> None:
 
 
 @app.command
+def evaluate(
+    target: Annotated[str, Parameter(help="A run_id, or a settings file: then the newest finished run of its name.")],
+    *,
+    qrels: Annotated[
+        str | None,
+        Parameter(help="Judgments: Parquet, TREC qrels or BEIR's tsv; those of the run's settings if not given."),
+    ] = None,
+    measure: Annotated[
+        tuple[str, ...],
+        Parameter(help="As ir-measures writes it; may be repeated. nDCG@10, AP, RR, R@100 if not given.", negative=()),
+    ] = (),
+    against: Annotated[
+        str | None, Parameter(help="Compare with another run_id, or with first_stage, by a paired test.")
+    ] = None,
+    database: Annotated[
+        Path | None, Parameter(help="Database file; the settings file's, or var/packrank.duckdb, if not given.")
+    ] = None,
+    set_: Overrides = (),
+) -> None:
+    """Measure a finished run against judgments, before and after reranking, and store the values in metrics."""
+    from tasks.judge.evaluation import EvaluationRequest, evaluate_run
+    from tasks.judge.summary import print_tables
+
+    request = EvaluationRequest(
+        target=target,
+        qrels=qrels,
+        measures=measure,
+        against=against,
+        database=None if database is None else Path.cwd() / database,
+        overrides=_overrides(set_),
+    )
+    print_tables(evaluate_run(request), Console())
+
+
+@app.command
+def export(
+    run_id: str,
+    *,
+    format_: Annotated[Literal["trec", "parquet", "jsonl"], Parameter(name="--format")],
+    output: Annotated[Path, Parameter(help="File to write; replaced when the new one is complete.")],
+    top_k: Annotated[int | None, Parameter(help="Only the first so many of each query.")] = None,
+    database: Database = None,
+) -> None:
+    """Write a finished run's order to a file for other tools."""
+    from tasks.judge.trec_files import export_run
+
+    made = export_run(_database(database), run_id, format_, Path.cwd() / output, top_k=top_k)
+    print(f"{made.output}: {made.num_rows:,} rows of {made.num_queries:,} queries")
+
+
+@app.command(name="import")
+def import_(
+    folder: Annotated[Path, Parameter(help="New or empty folder for the Parquet files.")],
+    *,
+    run: Annotated[str | None, Parameter(help="TREC run; with --queries and --corpus.")] = None,
+    queries: Annotated[str | None, Parameter(help="BEIR queries, JSONL.")] = None,
+    corpus: Annotated[str | None, Parameter(help="BEIR corpus, JSONL.")] = None,
+    rankllm: Annotated[str | None, Parameter(help="RankLLM requests, JSON or JSONL; instead of those three.")] = None,
+    qrels: Annotated[str | None, Parameter(help="Judgments: TREC qrels or BEIR's tsv.")] = None,
+) -> None:
+    """Make our Parquet input of TREC, BEIR or RankLLM files."""
+    from tasks.judge.summary import print_tables
+    from tasks.judge.trec_files import ImportSources, import_files
+
+    made = import_files(Path.cwd() / folder, ImportSources(run, queries, corpus, rankllm, qrels))
+    print_tables([made.table], Console())
+    print(made.inputs_lines)
+
+
+@app.command
 def doctor(
     config: Config = Path("configs/sample.toml"),
     *,

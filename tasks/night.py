@@ -237,18 +237,18 @@ class Night:
         """Stores the quality of both orders, where the settings name judgments."""
         if self.prepared.settings.inputs.qrels is None:
             return
-        from tasks.judge.evaluation import evaluate, read_qrels  # pandas takes a second that other nights save
+        # pandas takes a second that other nights save
+        from tasks.judge.evaluation import NIGHT_MEASURES, RunOrders, measure_run, metric_rows, read_qrels
 
-        queries = set(self._rows("summary/list_queries").column("query_id").to_pylist())
-        qrels = read_qrels(self.prepared.settings.inputs, self.prepared.night).of_queries(queries)
-        orders = self._rows("summary/run_scores").to_pandas()
-        metrics = []
-        for ranking, rank in (("first_stage", "first_stage_rank"), ("reranked", "rank")):
-            run = orders.assign(score=1.0 / orders[rank])[["query_id", "doc_id", "score"]]
-            measured = evaluate(qrels, run)
-            metrics.append(measured.assign(run_id=self.run_id, ranking=ranking, qrels_digest=qrels.digest))
-        tables = [pa.Table.from_pandas(frame, preserve_index=False) for frame in metrics]
-        self.store.replace_rows("metrics", self.run_id, pa.concat_tables(tables, promote_options="permissive"))
+        queries = frozenset(self._rows("summary/list_queries").column("query_id").to_pylist())
+        qrels = read_qrels(self.prepared.settings.inputs, self.prepared.night)
+        if not qrels.relevant_queries & queries:
+            logger.warning("run_id=%s: no query has a relevant judgment, nothing is measured", self.run_id)
+            return
+        if self.prepared.limit_queries is not None:
+            qrels = qrels.of_queries(set(queries))  # a trial is judged on what it ran
+        orders = RunOrders(self.run_id, queries, self._rows("summary/run_scores").to_pandas())
+        self.store.replace_metrics(self.run_id, metric_rows(measure_run(orders, qrels, NIGHT_MEASURES)))
 
     def check(self) -> None:
         """Runs the checks and stores what they found; `conclude` tells."""
@@ -326,7 +326,7 @@ class Night:
         self._canaries_asked = True
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
         rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
-        self.store.replace_rows("canaries", self.run_id, pa.Table.from_pylist(rows))
+        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows))
         wrong = wrong_canaries(answered)
         if wrong and policy == "stop":
             raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")

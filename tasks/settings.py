@@ -149,7 +149,7 @@ class InputSettings(Section):
     documents: str | None = None
     candidates: str | None = None
     nested: str | None = None  # (query_id, text, candidates list<struct<doc_id, text, score>>)
-    qrels: str | None = None  # judgments, for the run's nDCG@10
+    qrels: str | None = None  # judgments, for the run's nDCG@10: Parquet, a TREC qrels file, or BEIR's tsv
     partition: str | None = Field(default=None, pattern=r"^[^=/]+=[^/]+$")  # 'dt=2026-11-28'; else the newest by night
     columns: ColumnNames = ColumnNames()
     top_k: PositiveInt | None = None  # cuts each query's list at the door

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from tasks.database import DatabaseLimits
+from tasks.keep.store import NewRun, Store
+from tasks.keep.tables import SCHEMAS
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_MODEL = ROOT / "models" / "sample"
@@ -155,3 +160,67 @@ def make_tokenizer(style: str) -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     return tokenizer
+
+
+def make_finished_run(
+    database: Path,
+    run_id: str,
+    orders: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    *,
+    name: str = "test",
+    status: str = "complete",
+    settings: Mapping[str, object] | None = None,
+    scores_run_id: str | None = None,
+    hour: int = 1,
+) -> None:
+    """A run as a night leaves it, without a night.
+
+    Args:
+        database: made if it is not there.
+        run_id: the new run.
+        orders: query_id -> (documents in first-stage order, the same as reranked).
+        name: of the series.
+        status: of the run.
+        settings: as stored.
+        scores_run_id: the run that computed the rows; this one if not given, else no row is written.
+        hour: when it started.
+    """
+    store = Store(database, DatabaseLimits("200MB", 1, database.parent / "spill"))
+    store.prepare()
+    night = date(2026, 11, 29)
+    run = NewRun(
+        run_id=run_id,
+        name=name,
+        night=night,
+        started_at=datetime(2026, 11, 29, hour, 30, tzinfo=UTC),
+        settings=json.dumps(settings or {}),
+        resolved="{}",
+        input_digest="0",
+        input_partition=None,
+        model="m",
+        model_identity="i",
+        strategy="sliding",
+        decode_mode="first_token",
+        versions="{}",
+        git_commit=None,
+        host="h",
+        flow_run_id=None,
+    )
+    rankings = [
+        {"run_id": run_id, "query_id": query, "scores_run_id": scores_run_id or run_id, "status": "ranked"}
+        | {"num_candidates": len(after), "depth": len(after), "num_windows": 1, "num_rounds": 1}
+        | dict.fromkeys(("query_digest", "candidates_digest", "documents_digest", "recipe_digest"), 0)
+        for query, (_, after) in orders.items()
+    ]
+    scores = [
+        {"run_id": run_id, "query_id": query, "doc_id": doc, "rank": rank, "score": 1.0 / rank}
+        | {"score_kind": "reciprocal_rank", "first_stage_rank": before.index(doc) + 1, "status": "ranked"}
+        for query, (before, after) in orders.items()
+        for rank, doc in enumerate(after, 1)
+    ]
+    store.begin_run(run)
+    with store.unit_of_work() as opened:
+        opened.execute("load/insert_rankings", tables={"incoming": pa.Table.from_pylist(rankings, SCHEMAS["rankings"])})
+        if scores_run_id is None:
+            opened.execute("load/insert_scores", tables={"incoming": pa.Table.from_pylist(scores, SCHEMAS["scores"])})
+        opened.execute("run/finish_run", {"run_id": run_id, "status": status, "error": None})

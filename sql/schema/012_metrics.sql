@@ -16,4 +16,4 @@ comment on column metrics.measure is 'As ir-measures names it, trec_eval''s defi
 comment on column metrics.query_id is 'Query; null: mean over all judged queries, those without results counted as 0';
 comment on column metrics.value is 'Value of the measure';
 comment on column metrics.num_queries is 'Judged queries that the value is over';
-comment on column metrics.qrels_digest is 'SHA-256 over the judgments'' files (path, size, footer)';
+comment on column metrics.qrels_digest is 'SHA-256 over the judgments'' files: path, size and footer of Parquet, the lines of a text file';

@@ -7,6 +7,8 @@ rows came to be.
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,17 @@ from tasks.judge.summary import SummaryTable, listing, pairs, print_tables
 from tasks.settings import StoreSettings
 
 MAX_TABLE_ROWS = 1_000
+RANKED = ("complete", "published")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedRun:
+    """A run of which every query has its row."""
+
+    run_id: str
+    name: str
+    night: date
+    settings: dict[str, Any]  # as given, defaults filled in
 
 
 def run_statement(database: Path, statement: str) -> pa.Table:
@@ -32,7 +45,7 @@ def run_statement(database: Path, statement: str) -> pa.Table:
     """
     if (SQL_FOLDER / "reports" / f"{statement}.sql").is_file():
         statement = read_sql(f"reports/{statement}")
-    return _read(database, statement, {})
+    return read_rows(database, statement, {})
 
 
 def write_result(rows: pa.Table, form: Literal["table", "csv", "json", "parquet"], output: Path | None) -> None:
@@ -67,14 +80,14 @@ def explain_query(database: Path, run_id: str, query_id: str) -> list[SummaryTab
         PackrankError: the run has no such query.
     """
     names = {"run_id": run_id, "query_id": query_id}
-    (ranking,) = _read(database, read_sql("explain/ranking"), names).to_pylist() or [None]
+    (ranking,) = read_rows(database, read_sql("explain/ranking"), names).to_pylist() or [None]
     if ranking is None:
         raise PackrankError(f"{database}: run {run_id!r} has no query {query_id!r}. `packrank runs` lists the runs.")
-    windows = _read(database, read_sql("explain/windows"), names).to_pylist()
-    outcomes = _read(database, read_sql("explain/outcomes"), names).to_pylist()
+    windows = read_rows(database, read_sql("explain/windows"), names).to_pylist()
+    outcomes = read_rows(database, read_sql("explain/outcomes"), names).to_pylist()
     note = "The run is published: what each window answered was dropped." if windows and not outcomes else None
-    aside = _read(database, read_sql("explain/quarantine"), names).to_pylist()
-    order = _read(database, read_sql("explain/order"), names).to_pylist()
+    aside = read_rows(database, read_sql("explain/quarantine"), names).to_pylist()
+    order = read_rows(database, read_sql("explain/order"), names).to_pylist()
     tables = [
         pairs(f"Query {query_id} of run {run_id}", [(name, value) for name, value in ranking.items()], note),
         listing("Windows, candidates in prompt order", windows),
@@ -85,7 +98,42 @@ def explain_query(database: Path, run_id: str, query_id: str) -> list[SummaryTab
     return [table for table in tables if table is not None]
 
 
-def _read(database: Path, statement: str, parameters: Mapping[str, object]) -> pa.Table:
+def find_ranked_run(database: Path, run_id: str) -> RankedRun:
+    """A finished run.
+
+    Raises:
+        PackrankError: there is none of that id, or it is unfinished: half a night is not taken for a whole one.
+    """
+    (run,) = read_rows(database, read_sql("run/find_run"), {"run_id": run_id}).to_pylist() or [None]
+    if run is None:
+        raise PackrankError(f"{database}: no run {run_id!r}. `packrank runs` lists them.")
+    if run["status"] not in RANKED:
+        raise PackrankError(
+            f"{database}: run {run_id} is {run['status']!r}, wanted {' or '.join(RANKED)}. "
+            "Run its command again, it goes on from what was committed."
+        )
+    return _ranked_run(run)
+
+
+def find_newest_run(database: Path, name: str) -> RankedRun:
+    """The finished run of the series that started last.
+
+    Raises:
+        PackrankError: the series has none.
+    """
+    (run,) = read_rows(database, read_sql("judge/find_newest_run"), {"name": name}).to_pylist() or [None]
+    if run is None:
+        raise PackrankError(f"{database}: no complete or published run of {name!r}. `packrank runs` lists them.")
+    return _ranked_run(run)
+
+
+def read_rows(database: Path, statement: str, parameters: Mapping[str, object]) -> pa.Table:
+    """The rows of a statement, read-only; the database is open for that only.
+
+    Raises:
+        StoreError: no such database, or a writer holds it for longer than a second.
+        ConfigError: DuckDB cannot run the statement.
+    """
     if not database.exists():
         raise StoreError(f"{database}: no such database. Run a night first, or give --database.")
     store = StoreSettings()
@@ -106,6 +154,10 @@ def _flat(rows: pa.Table) -> pa.Table:
             [None if value is None else json.dumps(value) for value in column.to_pylist()] if nested else column
         )
     return pa.table(columns)
+
+
+def _ranked_run(run: dict[str, Any]) -> RankedRun:
+    return RankedRun(run["run_id"], run["name"], run["night"], json.loads(run["settings"]))
 
 
 def _rows_title(rows: pa.Table) -> str:

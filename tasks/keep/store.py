@@ -124,11 +124,18 @@ class Store:
         with self.unit_of_work() as database, database.transaction():
             database.execute(f"run/{statement}", parameters)
 
-    def replace_rows(self, table: str, run_id: str, rows: pa.Table) -> None:
-        """Replaces a run's rows of `check_results` or `metrics`."""
+    def replace_metrics(self, run_id: str, rows: pa.Table) -> None:
+        """Replaces a run's values of the same measures, and those against other judgments."""
+        incoming = {"incoming": rows}
         with self.unit_of_work() as database, database.transaction():
-            database.execute(f"run/delete_{table}", {"run_id": run_id})
-            database.execute(f"run/insert_{table}", tables={"incoming": rows})
+            database.execute("run/delete_metrics", {"run_id": run_id}, incoming)
+            database.execute("run/insert_metrics", tables=incoming)
+
+    def replace_canaries(self, run_id: str, rows: pa.Table) -> None:
+        """Replaces what a run's canaries answered."""
+        with self.unit_of_work() as database, database.transaction():
+            database.execute("run/delete_canaries", {"run_id": run_id})
+            database.execute("run/insert_canaries", tables={"incoming": rows})
 
     @contextmanager
     def unit_of_work(self) -> Iterator[Database]:

@@ -69,7 +69,7 @@ def test_help_is_instant_and_names_every_verb():
 
     assert answer.returncode == 0
     assert time.monotonic() - started < 3
-    for verb in ("run", "plan", "sql", "runs", "explain", "doctor"):
+    for verb in ("run", "plan", "sql", "runs", "explain", "evaluate", "export", "import", "doctor"):
         assert re.search(rf"\b{verb}\b", answer.stdout)
 
 
@@ -91,6 +91,12 @@ def test_help_is_instant_and_names_every_verb():
         (["sql", "drop table runs", "--database", "var/test.duckdb"], 2, "read-only"),
         (["sql", "select 1", "--database", "none.duckdb"], 1, "no such database"),
         (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "has no query"),
+        (["evaluate", "nightly.toml", "--measure", "nDGC@10"], 2, "--measure nDGC@10: ir-measures cannot compute it"),
+        (["evaluate", "nightly.toml", "--qrels", "nowhere.txt"], 3, "no such file"),
+        (["evaluate", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
+        (["export", "no-run", "--format", "trec"], 2, "requires an argument"),
+        (["import", "new", "--run", "x"], 2, "give --run, --queries and --corpus"),
+        (["import", "new", "--rankllm", "nowhere.json"], 3, "nowhere.json: cannot be read"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(packrank, finished, arguments, code, words):
@@ -190,6 +196,49 @@ def test_explain_shows_windows_answers_and_order(packrank, finished):
     ):
         assert words in shown
     assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
+
+
+@pytest.mark.fault(90)
+def test_evaluate_shows_and_stores_what_the_night_measured_and_more(packrank, finished):
+    folder, printed = finished
+    database = folder / "var" / "test.duckdb"
+    means = "select measure, ranking, value, num_queries from metrics where query_id is null order by all"
+    (night,) = [line for line in printed.splitlines() if "nDCG@10" in line]
+
+    answer = packrank("evaluate", "nightly.toml", "--against", "first_stage", cwd=folder)
+    stored = json.loads(packrank("sql", means, "--database", database, "--format", "json").stdout)
+
+    assert answer.returncode == 0, answer.stderr
+    for words in ("Judgments of run", "counted as 0", "Quality", "R@100", "p_value", "Candidates a query"):
+        assert words in answer.stdout
+    assert night.split() in [line.split() for line in answer.stdout.splitlines()]
+    assert {row["measure"] for row in stored} == {"nDCG@10", "AP", "RR", "R@100"}
+    assert {row["num_queries"] for row in stored} == {2}
+
+
+def test_an_exported_night_can_be_the_next_ones_input(packrank, finished, tmp_path):
+    folder, _ = finished
+    database = folder / "var" / "test.duckdb"
+    (run,) = json.loads(packrank("sql", "select run_id from runs", "--database", database, "--format", "json").stdout)
+    for source, key in (("queries", "query_id"), ("documents", "doc_id")):
+        rows = pq.read_table(folder / "in" / f"{source}.parquet").to_pylist()
+        lines = [json.dumps({"_id": row[key], "title": row.get("title"), "text": row["text"]}) for row in rows]
+        (tmp_path / f"{source}.jsonl").write_text("\n".join(lines))
+
+    exported = packrank(
+        *("export", run["run_id"], "--format", "trec", "--output", "night.trec", "--database", database), cwd=tmp_path
+    )
+    imported = packrank(
+        *("import", "new", "--run", "night.trec", "--queries", "queries.jsonl", "--corpus", "documents.jsonl"),
+        cwd=tmp_path,
+    )
+    inputs = dict(line.split(" = ") for line in imported.stdout.splitlines() if ".parquet" in line)
+    overrides = [each for name, path in inputs.items() for each in ("--set", f"inputs.{name}={path}")]
+    planned = packrank("plan", folder / "nightly.toml", *overrides)
+
+    assert exported.stdout == f"{tmp_path}/night.trec: 10 rows of 3 queries\n"
+    assert imported.returncode == planned.returncode == 0, imported.stderr + planned.stderr
+    assert list(inputs) == ["queries", "documents", "candidates"]
 
 
 def test_plan_says_what_would_be_asked(packrank, finished):

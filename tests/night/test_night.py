@@ -134,6 +134,33 @@ def test_a_complete_run_is_published_by_a_later_request_without_the_engine(night
     assert len(asked(tmp_path / "asked")) == before
 
 
+@pytest.mark.fault(90, 95)
+@pytest.mark.parametrize(
+    ("judged", "limit_queries", "value_and_count"),
+    [
+        (["q000", "q900"], None, (0.5, 2)),  # a whole night lacks q900
+        (["q000", "q001"], 1, (1.0, 1)),  # a trial is judged on what it ran
+        (["q900"], None, None),  # a number out of nothing is no number
+    ],
+)
+def test_a_night_is_measured_over_all_judged_queries_and_a_trial_over_its_own(
+    night, tmp_path, judged, limit_queries, value_and_count
+):
+    documents = {"q000": "d0000", "q001": "d0001"}
+    qrels = write_parquet(
+        tmp_path / "qrels.parquet",
+        query_id=judged,
+        doc_id=[documents.get(query, "d0000") for query in judged],
+        relevance=[1] * len(judged),
+    )
+    prepared = night([1, 1], inputs__qrels=str(qrels), limit_queries=limit_queries)  # one candidate: no engine
+
+    run_night(prepared)
+
+    means = select(prepared, "select distinct value, num_queries from metrics where query_id is null")
+    assert [tuple(row.values()) for row in means] == ([] if value_and_count is None else [value_and_count])
+
+
 @pytest.mark.slow
 def test_rerun_repeats_a_finished_night_under_a_new_id(night):
     first = run_night(night())
