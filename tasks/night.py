@@ -34,6 +34,7 @@ from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
 from tasks.rank.cohort import Cohort, StoredOutcome, list_depth
 from tasks.rank.recipe import Recipe, build_recipe
 from tasks.read.candidates import CandidateLimits
+from tasks.read.qrels import check_qrels
 from tasks.read.staging import NightInput, StagedInput, open_night_input, stage_input
 from tasks.schedule.rankings import WindowKey
 from tasks.schedule.windows import Outcome
@@ -125,6 +126,7 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
     recipe = build_recipe(settings, model_folder)
     found = open_night_input(settings.inputs, night)
+    check_qrels(settings.inputs, night)
     identity = model_identity(model_folder)
     asked = settings.ranking_settings()
     asked["engine"].pop("model")  # its identity stands for it, wherever it lies

@@ -224,3 +224,30 @@ def make_finished_run(
         if scores_run_id is None:
             opened.execute("load/insert_scores", tables={"incoming": pa.Table.from_pylist(scores, SCHEMAS["scores"])})
         opened.execute("run/finish_run", {"run_id": run_id, "status": status, "error": None})
+
+
+# Chat templates of the forms that model families have, in words of our own.
+QWEN3_CHAT = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+LLAMA3_CHAT = (
+    "{{ bos_token }}{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}"
+    "{% if message['role'] == 'system' %}{{ 'Today Date: ' + date_string + '\n\n' }}{% endif %}"
+    "{{ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+ALWAYS_THINKING_CHAT = CHATML.replace("assistant\n'", "assistant\n<think>\n'")
+
+
+def make_tokenizer_folder(folder: Path, style: str, chat: str, *, bos_token: str = "<|im_start|>") -> Path:
+    """A model's folder without weights: a tokenizer made here and a chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    make_tokenizer(style).save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(chat, encoding="utf-8")
+    config = {"bos_token": bos_token, "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    return folder

@@ -21,9 +21,10 @@ from tasks.environment import checkout_path
 from tasks.errors import ConfigError, InputError, PackrankError, first_line
 from tasks.judge.queries import RankedRun, find_newest_run, find_ranked_run, read_rows
 from tasks.judge.summary import SummaryTable, listing, pairs, value_text
-from tasks.judge.trec_files import is_text_file, read_judgments
+from tasks.judge.trec_files import read_judgments
 from tasks.keep.store import Store
-from tasks.read.parquet_files import Column, input_digest, open_input, read_batches
+from tasks.read.parquet_files import input_digest, read_batches
+from tasks.read.qrels import is_text_file, open_qrels
 from tasks.read.staging import resolve_path
 from tasks.settings import InputSettings, StoreSettings, load_settings
 
@@ -34,6 +35,7 @@ FIRST_STAGE = "first_stage"  # also what --against calls the run's own first sta
 CONFIDENCE = 0.95
 TIE = 1e-9  # values closer than this are equal: providers sum in other orders
 MAX_MOVERS = 10
+QRELS_COLUMNS = ["query_id", "doc_id", "relevance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ def read_qrels(settings: InputSettings, night: date) -> Qrels:
         rows, digest = read_judgments(path)
         where = path
     else:
-        rows, digest, where = _read_parquet(path, settings, night)
+        opened = open_qrels(settings, night)
+        rows = pa.Table.from_batches([batch for _, batch in read_batches(opened, QRELS_COLUMNS)])
+        digest, where = input_digest([opened]), opened.files[0].path
     frame = rows.to_pandas().drop_duplicates()
     _check_pairs(where, frame)
     return Qrels(frame, digest)
@@ -316,18 +320,6 @@ def _orders_against(against: str | None, target: _Target) -> RunOrders | str | N
     if against is None or against == FIRST_STAGE:
         return against
     return read_orders(target.store.path, find_ranked_run(target.store.path, against).run_id)
-
-
-def _read_parquet(path: str, settings: InputSettings, night: date) -> tuple[pa.Table, str, str]:
-    names = settings.columns.qrels
-    columns = (
-        Column("query_id", "id", names.get("query_id", "query_id")),
-        Column("doc_id", "id", names.get("doc_id", "doc_id")),
-        Column("relevance", "relevance", names.get("relevance", "relevance")),
-    )
-    opened = open_input("qrels", path, columns, partition=None, night=night, allow_empty=settings.allow_empty)
-    batches = [batch for _, batch in read_batches(opened, [column.name for column in columns])]
-    return pa.Table.from_batches(batches), input_digest([opened]), opened.files[0].path
 
 
 def _check_pairs(where: str, frame: pd.DataFrame) -> None:

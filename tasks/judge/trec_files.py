@@ -29,7 +29,6 @@ from tasks.errors import ConfigError, InputError, PackrankError, StoreError, fir
 from tasks.judge.queries import find_ranked_run, read_rows
 from tasks.judge.summary import SummaryTable, pairs
 from tasks.keep.tables import SCHEMAS
-from tasks.read.parquet_files import MAGIC
 
 ExportForm = Literal["trec", "parquet", "jsonl"]
 
@@ -133,20 +132,6 @@ def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, t
     with _whole_file(output) as stream:
         write(stream, tally.counted(_score_tables(database, run_id, top_k)))
     return Exported(output, tally.num_queries, tally.num_rows)
-
-
-def is_text_file(path: str) -> bool:
-    """Whether the path is one file that is no Parquet, by name and first bytes."""
-    if path.endswith((".parquet", ".parq")):
-        return False
-    try:
-        filesystem, root = fsspec.core.url_to_fs(path)
-        if not filesystem.isfile(root):
-            return False
-        with filesystem.open(root, "rb") as stream:
-            return bool(stream.read(len(MAGIC)) != MAGIC)
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
 
 
 def read_judgments(path: str) -> tuple[pa.Table, str]:

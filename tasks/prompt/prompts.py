@@ -87,7 +87,6 @@ class PromptBuilder:
         self.tokens = tokens
         self.decode_mode = decode_mode
         self.identifiers = template.identifiers
-        self.answers = AnswerForms(tokens, template, decode_mode, thinking_budget_tokens)
         self._template = template
         self._chat = chat
         self._tail = tokens.encode_data([template.passage_tail])[0]
@@ -95,6 +94,8 @@ class PromptBuilder:
         self._render = lru_cache(maxsize=None)(lambda num, ask: render_frame(template, chat, num, ask))
         self._frame = lru_cache(maxsize=FRAMES_KEPT)(self._encode_frame)
         self._opened_answer = self._check_thinking()
+        self._check_tail()
+        self.answers = AnswerForms(tokens, template, decode_mode, thinking_budget_tokens)
 
     @property
     def max_passages(self) -> int | None:
@@ -214,3 +215,18 @@ class PromptBuilder:
                 "if the template knows it, or decode_mode = 'reasoning'."
             )
         return THINK_START if opened else ""
+
+    def _check_tail(self) -> None:
+        """Whether passages that end in two line breaks can be tokenised apart: GPT-2 splits such a run before a mark.
+
+        Raises:
+            ConfigError: the ids would not be those of the whole text.
+        """
+        tail = self._template.passage_tail
+        parts = ["[1]", f" a.{tail}", "[2]", f" b{tail}", "[3]"]
+        apart = np.concatenate(self.tokens.encode_data(parts))
+        if len(tail) > 1 and not np.array_equal(apart, self.tokens.encode_data(["".join(parts)])[0]):
+            raise ConfigError(
+                f"the prompt template ends a passage with {tail!r}, which the model's tokenizer joins with what follows: "
+                "passages could not be tokenised once. End it with one line break, or take another template."
+            )
