@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
-from tasks.errors import PackrankError
+from tasks.errors import ConfigError, PackrankError
 
 USAGE_EXIT, INTERRUPTED_EXIT, TERMINATED_EXIT = 2, 130, 143
 
@@ -155,6 +155,28 @@ def evaluate(
         overrides=_overrides(set_),
     )
     print_tables(evaluate_run(request), Console())
+
+
+@app.command
+def study(
+    *,
+    simulate: Annotated[
+        bool, Parameter(help="With a synthetic comparator that errs: no engine, no files.", negative=())
+    ] = False,
+    seed: Annotated[int, Parameter(help="Names what is drawn: the same seed prints the same.")] = 0,
+    queries: Annotated[int, Parameter(help="How many lists.")] = 200,
+    candidates: Annotated[int, Parameter(help="Candidates of each list.")] = 100,
+    noise: Annotated[float, Parameter(help="Of the comparator, in standard deviations of relevance.")] = 0.5,
+    format_: Annotated[Literal["table", "csv", "json"], Parameter(name="--format")] = "table",
+) -> None:
+    """Compare all strategies and wrappers: nDCG@10 against prompt tokens."""
+    from tasks.judge.study import SimulationRequest, write_simulation
+    from tasks.judge.study import simulate as run_simulation
+
+    if not simulate:
+        raise ConfigError("study: without --simulate there is nothing to run yet; only --simulate exists.")
+    request = SimulationRequest(seed=seed, queries=queries, candidates=candidates, noise=noise)
+    write_simulation(run_simulation(request), format_)
 
 
 @app.command
