@@ -227,6 +227,6 @@ class PromptBuilder:
         apart = np.concatenate(self.tokens.encode_data(parts))
         if len(tail) > 1 and not np.array_equal(apart, self.tokens.encode_data(["".join(parts)])[0]):
             raise ConfigError(
-                f"the prompt template ends a passage with {tail!r}, which the model's tokenizer joins with what follows: "
+                f"the prompt template ends a passage with {tail!r}, which the tokenizer joins with what follows: "
                 "passages could not be tokenised once. End it with one line break, or take another template."
             )
