@@ -17,7 +17,9 @@ select
     windows.output_tokens,
     windows.truncated_passages,
     windows.truncated_tokens,
+    windows.decode_mode,
     windows.parse_status,
+    windows.num_listed,
     windows.num_missing,
     windows.id_mass,
     windows.ttft_s

@@ -25,7 +25,9 @@ window_counts as (
         count(*) as num_windows,
         sum(len(docs))::bigint as num_passages,
         sum(truncated_passages)::bigint as truncated_passages,
-        sum(truncated_tokens)::bigint as truncated_tokens
+        sum(truncated_tokens)::bigint as truncated_tokens,
+        count(*) filter (attempt > 0) as num_repeated_windows,
+        avg(id_mass) as mean_id_mass
     from windows
     group by run_id
 ),
@@ -68,6 +70,8 @@ select
     runs.num_candidates,
     coalesce(quarantine_counts.num_quarantined_candidates, 0) as num_quarantined_candidates,
     coalesce(window_counts.num_windows, 0) as num_windows,
+    coalesce(window_counts.num_repeated_windows, 0) as num_repeated_windows,
+    window_counts.mean_id_mass,
     coalesce(window_counts.num_passages, 0) as num_passages,
     coalesce(window_counts.truncated_passages, 0) as truncated_passages,
     coalesce(window_counts.truncated_tokens, 0) as truncated_tokens,
@@ -109,6 +113,8 @@ comment on column run_summary.num_unranked_queries is 'Queries without candidate
 comment on column run_summary.num_candidates is 'Candidates with a score';
 comment on column run_summary.num_quarantined_candidates is 'Candidate rows set aside';
 comment on column run_summary.num_windows is 'Windows asked, one prompt each';
+comment on column run_summary.num_repeated_windows is 'Of these, windows asked again because too little was named';
+comment on column run_summary.mean_id_mass is 'Mean probability of all identifiers at the first token; below 0.5 the prompt does not fit the model; null where nothing was asked so';
 comment on column run_summary.num_passages is 'Passages shown, over all windows';
 comment on column run_summary.truncated_passages is 'Passages cut, of those shown';
 comment on column run_summary.truncated_tokens is 'Passage tokens left out';

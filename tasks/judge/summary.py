@@ -68,6 +68,8 @@ RUN_ROWS = (
     "num_candidates",
     "num_quarantined_candidates",
     "num_windows",
+    "num_repeated_windows",
+    "mean_id_mass",
     "num_batches",
     "prompt_tokens",
     "cached_tokens",
