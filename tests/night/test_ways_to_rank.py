@@ -9,6 +9,7 @@ import pytest
 
 from tasks.errors import CanaryFailed, EngineError, InputError
 from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.plan import CacheAssumption, plan_night
 from tests.makers import make_inputs, make_settings
 
 LISTS = [0, 1, 2, 7, 13]
@@ -364,3 +365,16 @@ def test_judgments_that_cannot_be_read_stop_a_night_before_it_ranks(night, tmp_p
         night("sliding/first_token", inputs__qrels=str(tmp_path / "qrels.parquet"))
     with pytest.raises(InputError, match="qrels"):
         night("sliding/first_token", inputs__qrels=str(tmp_path / "nowhere.parquet"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_can_be_planned_without_an_engine(night, way):
+    prepared = night(way)
+
+    plan, *rest = plan_night(prepared, CacheAssumption(num_gpu_blocks=2_000))
+
+    figures = dict(plan.rows)
+    assert int(figures["prompts"]) >= 3
+    assert int(figures["batches"]) >= 1
+    assert not prepared.settings.database_path.exists()
+    assert rest[0].title.startswith("Prompts by round")
