@@ -335,6 +335,7 @@ class PackingSettings(Section):
     start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
     batch_timeout_s: PositiveInt = 1_800
     max_engine_starts: PositiveInt = 2
+    timeline: bool = False  # one row an engine step in engine_steps
 
 
 class StoreSettings(Section):

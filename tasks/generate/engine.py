@@ -31,6 +31,7 @@ import numpy as np
 from tasks.environment import STATE, checkout_path, engine_environment
 from tasks.errors import ConfigError, EngineError, first_line
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
+from tasks.generate.timeline import EngineStep, GapLogger, StepRecorder
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
 from tasks.prompt.answer_forms import AnswerForm
@@ -55,6 +56,7 @@ class EngineOptions:
     log_path: Path
     start_timeout_s: float
     batch_timeout_s: float
+    timeline: bool = False  # whether every step is recorded
 
 
 def engine_options(settings: "Settings", scratch: Path, log_path: Path) -> EngineOptions:
@@ -67,7 +69,16 @@ def engine_options(settings: "Settings", scratch: Path, log_path: Path) -> Engin
         log_path=log_path,
         start_timeout_s=settings.packing.start_timeout_s,
         batch_timeout_s=settings.packing.batch_timeout_s,
+        timeline=settings.packing.timeline,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How the child starts: the first message on the pipe."""
+
+    keywords: dict[str, Any]
+    timeline: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class _Answers:
     answers: list[_Answer]
     engine_s: float
     itl_s: np.ndarray
+    steps: list[EngineStep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ class EngineProcess:
             ConfigError: vLLM does not know a key of [engine], or refuses its value.
             EngineError: it could not start.
         """
-        self._pipe.send(dict(self._options.keywords))
+        self._pipe.send(_Start(dict(self._options.keywords), self._options.timeline))
         info = self._receive(self._options.start_timeout_s, "start")
         assert isinstance(info, EngineInfo), type(info)
         self.info = info
@@ -159,7 +171,7 @@ class EngineProcess:
         meanwhile()
         reply = self._receive(self._options.batch_timeout_s, f"batch of {len(batch.prompts)} prompts")
         assert isinstance(reply, _Answers), type(reply)
-        stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s)
+        stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s, tuple(reply.steps))
         return [_generation(answer) for answer in reply.answers], stats
 
     def close(self) -> None:
@@ -286,41 +298,18 @@ def _generation(answer: _Answer) -> Generation:
 # ---- the child ----------------------------------------------------------------------------------------------------
 
 
-class _GapLogger:
-    """A vLLM stat logger that keeps every gap between two tokens (v1/metrics/loggers.py, StatLoggerBase)."""
-
-    def __init__(self) -> None:
-        self.gaps: list[float] = []
-
-    def record(
-        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
-    ) -> None:
-        if iteration_stats is not None:
-            self.gaps.extend(iteration_stats.inter_token_latencies_iter)
-
-    def take(self) -> np.ndarray:
-        gaps, self.gaps = np.array(self.gaps, np.float64), []
-        return gaps
-
-    def log(self) -> None:
-        """Nothing to print."""
-
-    def log_engine_initialized(self) -> None:
-        """Nothing to print."""
-
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """The engine never sleeps."""
-
-
 def serve(pipe: Connection) -> None:
     """Reads the engine's settings, then batches, until the pipe ends."""
     try:
-        llm = _build(pipe.recv())
+        start: _Start = pipe.recv()
+        llm = _build(start)
     except Exception as error:
         pipe.send(_refusal(error))
         return
-    gaps = _GapLogger()
+    gaps, steps = GapLogger(), StepRecorder()
     llm.llm_engine.logger_manager.stat_loggers.append(gaps)
+    if start.timeline:
+        _watch_steps(llm, steps)
     pipe.send(_info(llm))
     while True:
         try:
@@ -328,21 +317,39 @@ def serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            pipe.send(_answer_batch(llm, requests, gaps))
+            pipe.send(_answer_batch(llm, requests, gaps, steps))
         except Exception as error:
             pipe.send(_Refusal(f"engine: {type(error).__name__}: {first_line(error)}", is_config=False))
 
 
-def _build(keywords: dict[str, Any]) -> Any:
+def _build(start: _Start) -> Any:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
     known = {field.name for field in fields(EngineArgs)}
-    for key in keywords:
+    for key in start.keywords:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             raise ConfigError(f"[engine] {key}: vLLM knows no such setting.{f' Is it {close[0]}?' if close else ''}")
-    return LLM(**{"disable_log_stats": False, "use_tqdm_on_load": False, **keywords})
+    watched = {"enable_logging_iteration_details": True} if start.timeline else {}
+    return LLM(**{"disable_log_stats": False, "use_tqdm_on_load": False, **watched, **start.keywords})
+
+
+def _watch_steps(llm: Any, steps: StepRecorder) -> None:
+    """Puts the recorder around the step, behind the scheduler and among the loggers; vLLM's core is in this process."""
+    engine = llm.llm_engine
+    scheduler = engine.engine_core.engine_core.scheduler
+    usable, schedule = engine.vllm_config.cache_config.num_gpu_blocks - 1, scheduler.schedule
+
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        chosen = schedule(*arguments, **keywords)
+        _, num_waiting = scheduler.get_request_counts()
+        steps.scheduled(num_waiting, round(scheduler.kv_cache_manager.usage * usable))
+        return chosen
+
+    scheduler.schedule = watched
+    engine.step = steps.timed(engine.step)
+    engine.logger_manager.stat_loggers.append(steps)
 
 
 def _refusal(error: Exception) -> _Refusal:
@@ -375,14 +382,14 @@ def _info(llm: Any) -> EngineInfo:
     )
 
 
-def _answer_batch(llm: Any, requests: Sequence[_Request], gaps: _GapLogger) -> _Answers:
+def _answer_batch(llm: Any, requests: Sequence[_Request], gaps: GapLogger, steps: StepRecorder) -> _Answers:
     ids = [request.prompt_token_ids.tolist() for request in requests]
     started = time.monotonic()
     outputs = _generate(llm, requests, ids, [_sampling_params(request) for request in requests])
     answers = [_answer(request, output) for request, output in zip(requests, outputs, strict=True)]
     closed = _close_by_force(llm, requests, ids, outputs)
     answers = [_joined(answer, closed.get(place)) for place, answer in enumerate(answers)]
-    return _Answers(answers, time.monotonic() - started, gaps.take())
+    return _Answers(answers, time.monotonic() - started, gaps.take(), steps.take())
 
 
 def _generate(llm: Any, requests: Sequence[_Request], ids: list[list[int]], params: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tasks.generate.timeline import EngineStep
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
 
@@ -60,6 +61,7 @@ class BatchStats:
     finished_at: datetime  # UTC
     engine_s: float  # by the engine's own monotonic clock
     itl_s: np.ndarray  # 1D float64: every gap between two tokens of one request
+    steps: tuple[EngineStep, ...] = ()  # only where a timeline was asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Knows nothing of files or databases.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from tasks.answer.outcomes import Reading
 from tasks.answer.scores import ScoredDocs
 from tasks.generate.generations import BatchStats, Generation
+from tasks.generate.timeline import EngineStep
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
 from tasks.prompt.prompts import Prompt
@@ -127,6 +129,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("status", pa.string()),
         ]
     ),
+    "engine_steps": pa.schema(
+        [
+            ("run_id", pa.string()),
+            ("shard", pa.int32()),
+            ("batch_no", pa.int32()),
+            ("step", pa.int64()),
+            ("started_at", pa.timestamp("us", "UTC")),
+            ("elapsed_ms", pa.float64()),
+            ("num_prefill_seqs", pa.int32()),
+            ("num_decode_seqs", pa.int32()),
+            ("num_waiting_seqs", pa.int32()),
+            ("prefill_tokens", pa.int32()),
+            ("decode_tokens", pa.int32()),
+            ("blocks_used", pa.int32()),
+        ]
+    ),
     "quarantine": pa.schema(
         [
             ("run_id", pa.string()),
@@ -155,6 +173,7 @@ class BatchRows:
     def __init__(self, batch_id: BatchId) -> None:
         self._id = batch_id
         self._rows: dict[str, list[dict[str, Any]]] = {"windows": [], "outcomes": [], "rankings": []}
+        self._steps: list[dict[str, Any]] = []
         self._scores: list[pa.Table] = []
 
     def add_window(
@@ -223,9 +242,15 @@ class BatchRows:
         }
         self._scores.append(pa.table(columns).cast(SCHEMAS["scores"]))
 
+    def add_steps(self, steps: Sequence[EngineStep]) -> None:
+        """The engine's steps over the batch, where a timeline was asked for."""
+        for number, step in enumerate(steps):
+            named = {"run_id": self._id.run_id, "shard": self._id.shard, "batch_no": self._id.batch_no, "step": number}
+            self._steps.append(named | asdict(step))
+
     def tables(self, batch_row: dict[str, Any]) -> dict[str, pa.Table]:
         """The batch as it is committed."""
-        rows = self._rows | {"batches": [batch_row]}
+        rows = self._rows | {"batches": [batch_row]} | ({"engine_steps": self._steps} if self._steps else {})
         tables = {name: pa.Table.from_pylist(listed, SCHEMAS[name]) for name, listed in rows.items()}
         return tables | ({"scores": pa.concat_tables(self._scores)} if self._scores else {})
 

@@ -134,6 +134,7 @@ class Cohort:
                 ordered = in_prompt_order(batch, generations, batch_id)
                 rows = BatchRows(batch_id)
                 self._read(batch, asked, ordered, rows)
+                rows.add_steps(stats.steps)
                 rounds = [each.key.round for each in asked]
                 commit.put(
                     batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits))

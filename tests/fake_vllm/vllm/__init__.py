@@ -13,6 +13,9 @@ JSON object in the environment:
     answers        list of texts, by prompt number in turn, in place of the computed permutations
     thoughts       how many words of a think block come before an answer in a prompt that opened one
     max_concurrency, num_gpu_blocks, block_size
+
+A call runs in steps, as vLLM's does: each schedules waiting prompts up to max_num_seqs and max_num_batched_tokens, all of
+one prompt at once, and tells the stat loggers if the engine was asked for iteration details.
 """
 
 import hashlib
@@ -59,6 +62,28 @@ class _StatLoggers:
     stat_loggers: list = field(default_factory=list)
 
 
+class _Scheduler:
+    def __init__(self, args, num_blocks, block_size):
+        self.waiting = []
+        self.kv_cache_manager = SimpleNamespace(usage=0.0)
+        self._max_num_seqs = args.max_num_seqs or 256
+        self._max_tokens = args.max_num_batched_tokens or 8192
+        self._usable, self._block_size = num_blocks - 1, block_size
+
+    def schedule(self):
+        chosen = []
+        while self.waiting and len(chosen) < self._max_num_seqs:
+            if chosen and sum(chosen) + self.waiting[0] > self._max_tokens:
+                break
+            chosen.append(self.waiting.pop(0))
+        blocks = sum(-(-tokens // self._block_size) for tokens in chosen)
+        self.kv_cache_manager.usage = blocks / self._usable
+        return chosen
+
+    def get_request_counts(self):
+        return 0, len(self.waiting)
+
+
 class LLM:
     def __init__(self, **keywords):
         args = EngineArgs(**keywords)
@@ -70,8 +95,12 @@ class LLM:
         block_size = self._told.get("block_size", args.block_size or 16)
         num_blocks = self._told.get("num_gpu_blocks", 4_000)
         concurrency = num_blocks / -(-args.max_model_len // block_size)
+        self._scheduler = _Scheduler(args, num_blocks, block_size)
+        self._details = args.enable_logging_iteration_details
         self.llm_engine = SimpleNamespace(
             logger_manager=_StatLoggers(),
+            engine_core=SimpleNamespace(engine_core=SimpleNamespace(scheduler=self._scheduler)),
+            step=self._step,
             vllm_config=SimpleNamespace(
                 num_lookahead_tokens=0,
                 cache_config=SimpleNamespace(
@@ -99,8 +128,24 @@ class LLM:
             time.sleep(3600)
         time.sleep(self._told.get("batch_s", 0.0))
         self._log(prompts, sampling_params, batch_no)
+        self._scheduler.waiting = [len(prompt["prompt_token_ids"]) for prompt in prompts]
+        while self._scheduler.waiting:
+            self.llm_engine.step()
         outputs = [self._output(*each) for each in zip(prompts, sampling_params, strict=True)]
         return self._disturbed(outputs)
+
+    def _step(self):
+        scheduled = self._scheduler.schedule()
+        details = SimpleNamespace(
+            num_ctx_requests=len(scheduled),
+            num_ctx_tokens=sum(scheduled),
+            num_generation_requests=0,
+            num_generation_tokens=0,
+        )
+        self._scheduler.kv_cache_manager.usage = 0.0  # one-token requests end in the step that schedules them
+        stats = SimpleNamespace(iteration_details=details if self._details else None)
+        for logger in self.llm_engine.logger_manager.stat_loggers:
+            logger.record(stats, None)
 
     def _output(self, prompt, params):
         ids = prompt["prompt_token_ids"]

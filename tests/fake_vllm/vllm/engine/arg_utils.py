@@ -19,3 +19,4 @@ class EngineArgs:
     enable_prefix_caching: bool | None = None
     disable_log_stats: bool = False
     use_tqdm_on_load: bool = True
+    enable_logging_iteration_details: bool = False

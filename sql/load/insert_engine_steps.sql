@@ -1,0 +1,3 @@
+-- Adds the engine's steps of loaded batches.
+insert into engine_steps by name
+select * from incoming;
