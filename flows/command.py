@@ -159,24 +159,35 @@ def evaluate(
 
 @app.command
 def study(
+    config: Annotated[Path | None, Parameter(help="Settings file with a [study] section, configs/study.toml.")] = None,
     *,
+    set_: Overrides = (),
+    night: Annotated[date | None, Parameter(help="Logical date of the arms' runs; today if not given.")] = None,
+    prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the arms plainly.")] = True,
     simulate: Annotated[
-        bool, Parameter(help="With a synthetic comparator that errs: no engine, no files.", negative=())
+        bool, Parameter(help="All strategies with a synthetic comparator that errs: no engine, no files.", negative=())
     ] = False,
-    seed: Annotated[int, Parameter(help="Names what is drawn: the same seed prints the same.")] = 0,
-    queries: Annotated[int, Parameter(help="How many lists.")] = 200,
-    candidates: Annotated[int, Parameter(help="Candidates of each list.")] = 100,
-    noise: Annotated[float, Parameter(help="Of the comparator, in standard deviations of relevance.")] = 0.5,
-    format_: Annotated[Literal["table", "csv", "json"], Parameter(name="--format")] = "table",
+    seed: Annotated[int, Parameter(help="With --simulate: names what is drawn.")] = 0,
+    queries: Annotated[int, Parameter(help="With --simulate: how many lists.")] = 200,
+    candidates: Annotated[int, Parameter(help="With --simulate: candidates of each list.")] = 100,
+    noise: Annotated[float, Parameter(help="With --simulate: in standard deviations of relevance.")] = 0.5,
+    format_: Annotated[Literal["table", "csv", "json"], Parameter(name="--format", help="With --simulate.")] = "table",
 ) -> None:
-    """Compare all strategies and wrappers: nDCG@10 against prompt tokens."""
-    from tasks.judge.study import SimulationRequest, write_simulation
-    from tasks.judge.study import simulate as run_simulation
+    """Measure point-wise against list-wise on one engine; or, simulated, all strategies against each other."""
+    if simulate == (config is not None):
+        raise ConfigError("study: give a settings file such as configs/study.toml, or --simulate.")
+    if config is None:
+        from tasks.study.simulation import SimulationRequest, write_simulation
+        from tasks.study.simulation import simulate as run_simulation
 
-    if not simulate:
-        raise ConfigError("study: without --simulate there is nothing to run yet; only --simulate exists.")
-    request = SimulationRequest(seed=seed, queries=queries, candidates=candidates, noise=noise)
-    write_simulation(run_simulation(request), format_)
+        request = SimulationRequest(seed=seed, queries=queries, candidates=candidates, noise=noise)
+        write_simulation(run_simulation(request), format_)
+        return
+    from flows.running import study_as_flow, study_plainly
+    from tasks.study.arms import StudyRequest
+
+    asked = StudyRequest(Path.cwd() / config, night, _overrides(set_))
+    (study_as_flow if prefect else study_plainly)(asked, Console())
 
 
 @app.command

@@ -19,6 +19,8 @@ from tasks.errors import CheckFailed
 from tasks.judge.summary import print_tables, summarise
 from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
+from tasks.study.arms import StudyRequest, run_study
+from tasks.study.claims import read_findings
 
 
 def run_as_flow(request: NightRequest, console: Console) -> None:
@@ -30,10 +32,7 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
     prepared = prepare_night(request)
     if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
-    set_prefect_environment()
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command tells errors itself
-    if "PREFECT_API_URL" not in os.environ:
-        os.environ["PREFECT_API_URL"] = running_stack_url() or start_private_server()
+    _find_prefect()
     from flows.nightly_rerank import nightly_rerank
 
     _show_logs()
@@ -48,6 +47,32 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
         )
 
 
+def study_as_flow(request: StudyRequest, console: Console) -> None:
+    """Runs the study's flow as `run_as_flow` does a night's, and shows what came of it.
+
+    Raises:
+        PackrankError: as the study does.
+    """
+    _find_prefect()
+    from flows.study import study
+
+    _show_logs()
+    study(config=str(request.config), night=request.night, overrides=dict(request.overrides))
+    _show_findings(request, console)
+
+
+def study_plainly(request: StudyRequest, console: Console) -> None:
+    """Runs a study without Prefect.
+
+    Raises:
+        PackrankError: as the study does.
+    """
+    _show_logs()
+    with TerminalBar(request.config.stem) as bar:
+        run_study(request, bar.update)
+    _show_findings(request, console)
+
+
 def run_plainly(request: NightRequest, console: Console) -> None:
     """Runs the night's loop without Prefect.
 
@@ -60,6 +85,21 @@ def run_plainly(request: NightRequest, console: Console) -> None:
     _show_logs()
     with _tables_at_the_end(prepared, console), TerminalBar(prepared.base_run_id) as bar:
         run_night(prepared, bar.update)
+
+
+def _find_prefect() -> None:
+    """Sets the environment of Prefect, and finds or starts a server."""
+    set_prefect_environment()
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command tells errors itself
+    if "PREFECT_API_URL" not in os.environ:
+        os.environ["PREFECT_API_URL"] = running_stack_url() or start_private_server()
+
+
+def _show_findings(request: StudyRequest, console: Console) -> None:
+    """The tables of a study whose arms are complete: nothing is asked again."""
+    study = run_study(request)
+    print_tables(read_findings(study).tables(), console)
+    console.print(f"database: {study.store.path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:

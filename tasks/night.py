@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tasks.environment import ROOT
 from tasks.errors import CanaryFailed, CheckFailed, ConfigError, StoreError
-from tasks.generate.engine import engine_on_demand, engine_options
+from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
@@ -206,11 +206,12 @@ class Night:
             staged.notes,
         )
 
-    def rank(self, *listeners: OnProgress) -> None:
+    def rank(self, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 
         Args:
             listeners: each is told (windows done, windows in all) after every batch.
+            engine: one that somebody else starts and ends; its own if not given.
 
         Raises:
             EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
@@ -221,16 +222,15 @@ class Night:
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
-        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
-        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
-        with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as engine:
+        with self._engine(engine) as asked:
             for first in range(0, staged.num_queries, settings.packing.cohort_queries):
                 last = min(first + settings.packing.cohort_queries, staged.num_queries)
                 cohort = self._fill_cohort(ledger, first, last, progress)
                 cohort.commit_unasked()
                 if cohort.needs_engine:
-                    self._ask_canaries(engine)
-                    cohort.rank(engine, progress.add)
+                    self._note_engine(asked.info)
+                    self._ask_canaries(asked)
+                    cohort.rank(asked, progress.add)
         ledger.close()
         self._warn_of_low_id_mass()
         self._complete(staged)
@@ -315,6 +315,18 @@ class Night:
             else:
                 progress.add(cohort.add_query(query_index, stored.get(query_id, [])))
         return cohort
+
+    @contextmanager
+    def _engine(self, engine: EngineOnDemand | None) -> Iterator[EngineOnDemand]:
+        """The given engine, or one of the run's own, which ends with it."""
+        if engine is not None:
+            yield engine
+            return
+        settings = self.prepared.settings
+        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
+        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
+        with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
+            yield own
 
     def _ask_canaries(self, engine: Engine) -> None:
         """Asks the pairs whose order is known, before the run's first batch of this start.

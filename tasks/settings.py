@@ -358,6 +358,16 @@ class CheckSettings(Section):
     canary: Literal["stop", "warn", "off"] = "stop"  # where the model puts an irrelevant passage above a relevant one
 
 
+class StudySettings(Section):
+    """The arms of `packrank study`: each list's middle value is the base, from which one setting differs at a time."""
+
+    limit_queries: PositiveInt = 6
+    window_sizes: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = [20, 50]
+    max_num_seqs: Annotated[list[PositiveInt], Field(min_length=1)] = [16, 64, 256]
+    without_prefix_caching: bool = True
+    queries_at_once: list[PositiveInt] = [1]
+
+
 class Settings(Section):
     """Everything that a run depends on but its inputs."""
 
@@ -370,6 +380,7 @@ class Settings(Section):
     packing: PackingSettings = PackingSettings()
     store: StoreSettings = StoreSettings()
     checks: CheckSettings = CheckSettings()
+    study: StudySettings | None = None  # only for `packrank study`
 
     def template_path(self, decode_mode: DecodeMode) -> str:
         """The prompt template's file for a decode mode of the run: a path, or `package:name`."""

@@ -82,6 +82,11 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
+class _ResetPrefixCache:
+    """Asks for an empty prefix cache; the reply is the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Request:
     """A prompt on the pipe."""
 
@@ -174,6 +179,11 @@ class EngineProcess:
         stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s, tuple(reply.steps))
         return [_generation(answer) for answer in reply.answers], stats
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached prefix, so that what comes next is not helped by what came before."""
+        self._pipe.send(_ResetPrefixCache())
+        self._receive(self._options.batch_timeout_s, "reset of the prefix cache")
+
     def close(self) -> None:
         """Lets the child end by itself, and kills its group if it does not."""
         self._pipe.close()
@@ -240,6 +250,11 @@ class EngineOnDemand:
                 if self._num_starts >= self._max_starts:
                     raise EngineError(f"{error} It was started {self._num_starts} times; giving up.") from error
                 logger.warning("engine lost, starting another: %s", error)
+
+    def reset_prefix_cache(self) -> None:
+        """See `EngineProcess.reset_prefix_cache`; an engine that does not run yet has nothing to forget."""
+        if self._process is not None:
+            self._process.reset_prefix_cache()
 
     def close(self) -> None:
         """Ends the engine, if one runs."""
@@ -317,6 +332,10 @@ def serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
+            if isinstance(requests, _ResetPrefixCache):
+                llm.reset_prefix_cache()
+                pipe.send(requests)
+                continue
             pipe.send(_answer_batch(llm, requests, gaps, steps))
         except Exception as error:
             pipe.send(_Refusal(f"engine: {type(error).__name__}: {first_line(error)}", is_config=False))

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
@@ -22,6 +22,7 @@ from tasks.keep.store import Store
 
 MS = 1000.0
 NATURAL_WIDTH = 10_000
+TEXT_WIDTH = 100  # the least that a table of sentences gets
 
 SERVING_ROWS = (  # label as `vllm bench serve` prints it, column, factor
     ("Successful requests", "successful_requests", 1),
@@ -90,6 +91,7 @@ class SummaryTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str | None = None
+    wraps: bool = False  # sentences: broken over lines on a terminal
 
 
 def summarise(store: Store, run_id: str) -> list[SummaryTable]:
@@ -132,15 +134,18 @@ def to_markdown(tables: list[SummaryTable]) -> str:
 
 def print_tables(tables: list[SummaryTable], console: Console) -> None:
     """The tables on a terminal."""
+    terminal_width = console.width
     for table in tables:
         drawn = Table(title=table.title, title_justify="left", title_style="bold", caption=table.note, box=SIMPLE_HEAD)
         for number, column in enumerate(table.columns):
-            drawn.add_column(escape(column), justify="left" if number == 0 else "right", no_wrap=True)
+            justify: JustifyMethod = "left" if number == 0 or table.wraps else "right"
+            drawn.add_column(escape(column), justify=justify, no_wrap=not table.wraps, overflow="fold")
         for row in table.rows:
             drawn.add_row(*(escape(text) for text in row))
         natural = Measurement.get(console, console.options.update(max_width=NATURAL_WIDTH), drawn).maximum
-        console.width = max(console.width, natural)  # a cut id is of no use: the terminal may wrap
-        console.print(drawn)
+        if not table.wraps:
+            console.width = max(console.width, natural)  # a cut id is of no use: the terminal may wrap
+        console.print(drawn, width=min(natural, max(TEXT_WIDTH, terminal_width)) if table.wraps else None)
 
 
 def printable(text: str) -> str:

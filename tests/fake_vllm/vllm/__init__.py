@@ -9,6 +9,7 @@ JSON object in the environment:
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
     metrics        false: RequestOutput.metrics is None
+    metrics_log    file to which every request's metrics and gaps are appended, one JSON line each
     outputs        'reversed', 'short', 'long': what generate() returns
     answers        list of texts, by prompt number in turn, in place of the computed permutations
     thoughts       how many words of a think block come before an answer in a prompt that opened one
@@ -134,6 +135,9 @@ class LLM:
         outputs = [self._output(*each) for each in zip(prompts, sampling_params, strict=True)]
         return self._disturbed(outputs)
 
+    def reset_prefix_cache(self):
+        return True
+
     def _step(self):
         scheduled = self._scheduler.schedule()
         details = SimpleNamespace(
@@ -149,7 +153,7 @@ class LLM:
 
     def _output(self, prompt, params):
         ids = prompt["prompt_token_ids"]
-        text, logprobs, num_tokens, token_ids = "", None, 1, None
+        text, logprobs, num_tokens, token_ids, gaps = "", None, 1, None, []
         if params.logprob_token_ids is not None:
             logprobs = SimpleNamespace(
                 token_ids=[0, *params.logprob_token_ids],
@@ -161,17 +165,10 @@ class LLM:
             is_cut = len(tokens) > params.max_tokens
             token_ids = tokens[: params.max_tokens]
             text, num_tokens = self._tokenizer.decode(token_ids, skip_special_tokens=False), len(token_ids)
+            gaps = [0.002 + 0.02 * _draw(ids, f"gap{number}") for number in range(num_tokens - 1)]
             for logger in self.llm_engine.logger_manager.stat_loggers:
-                logger.record(None, SimpleNamespace(inter_token_latencies_iter=[0.01] * (num_tokens - 1)))
-        now = time.monotonic()
-        metrics = SimpleNamespace(
-            queued_ts=now - 0.5,
-            scheduled_ts=now - 0.4,
-            first_token_ts=now - 0.1,
-            last_token_ts=now,
-            first_token_latency=0.4,
-            num_preemptions=0,
-        )
+                logger.record(None, SimpleNamespace(inter_token_latencies_iter=gaps))
+        metrics = self._metrics(ids, gaps)
         return SimpleNamespace(
             prompt_token_ids=ids,
             outputs=[
@@ -197,6 +194,24 @@ class LLM:
         if prompt.rfind("<think>") <= prompt.rfind("</think>"):
             return order
         return " hmm" * self._told.get("thoughts", 3) + f"</think><answer>{order}</answer>"
+
+    def _metrics(self, ids, gaps):
+        """Vllm's clocks of one request: `*_ts` monotonic, the first token's latency by wall clock."""
+        queued = time.monotonic()
+        scheduled = queued + 0.1 * _draw(ids, "queue")
+        first = scheduled + 0.3 * _draw(ids, "prefill")
+        metrics = {
+            "queued_ts": queued,
+            "scheduled_ts": scheduled,
+            "first_token_ts": first,
+            "last_token_ts": first + sum(gaps),
+            "first_token_latency": first - queued + 0.01,
+            "num_preemptions": 0,
+        }
+        if "metrics_log" in self._told:
+            with open(self._told["metrics_log"], "a", encoding="utf-8") as stream:
+                stream.write(json.dumps(metrics | {"num_tokens": len(gaps) + 1, "gaps": gaps}) + "\n")
+        return SimpleNamespace(**metrics)
 
     def _stopped(self, text, stop):
         ends = [text.index(each) + len(each) for each in stop if each in text]

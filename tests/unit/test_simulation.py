@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from flows.command import main
 from tasks.errors import ConfigError
-from tasks.judge.study import (
+from tasks.schedule.rankings import WindowKey
+from tasks.schedule.seeds import Seed
+from tasks.schedule.windows import Window
+from tasks.study.simulation import (
     CONDITIONS,
     CONTENDERS,
     GRADE_SHARES,
@@ -25,9 +28,6 @@ from tasks.judge.study import (
     prompt_tokens_of,
     simulate,
 )
-from tasks.schedule.rankings import WindowKey
-from tasks.schedule.seeds import Seed
-from tasks.schedule.windows import Window
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 CHEAP = [contender for contender in CONTENDERS if not contender.name.startswith("pairwise")]
@@ -206,7 +206,7 @@ def test_the_command_prints_the_same_in_every_form(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["study"], "only --simulate exists"),
+        (["study"], "give a settings file"),
         (["study", "--simulate", "--queries", "1"], "--queries 1: at least 2"),
         (["study", "--simulate", "--format", "parquet"], "parquet"),
     ],

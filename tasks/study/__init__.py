@@ -1,0 +1,1 @@
+"""Point-wise against list-wise, measured; and all strategies against each other, simulated."""
