@@ -41,6 +41,7 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+NUMBER = "{x:,.10g}"  # on an axis
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
 
@@ -52,7 +53,7 @@ LATENCIES = (  # column of windows, what it is, p50 and p99 in serving_benchmark
 )
 MAX_LABELLED = 30  # queries, each a bar with its name; more are drawn as one area
 MAX_NAME = 16  # characters of a name beside its bar
-MAX_POINTS = 2_000
+MAX_POINTS = 400  # of such an area
 BAR_HEIGHT = 19
 
 
@@ -177,9 +178,9 @@ def _distribution(name: str, title: str, values_s: Sequence[float], shares: np.n
     right = max(values_ms[-1], *marks.values()) * 1.05 or 1.0
 
     def paint(axes: Axes) -> None:
-        from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+        from matplotlib.ticker import MaxNLocator
 
-        axes.plot([0.0, *values_ms, right], [0.0, *(shares * 100.0), 100.0], color=FIRST, linewidth=2)
+        axes.step([0.0, *values_ms, right], [0.0, *(shares * 100.0), 100.0], where="post", color=FIRST, linewidth=2)
         for (label, value), share in zip(marks.items(), (50.0, 99.0), strict=True):
             axes.plot([value], [share], "o", color=SECOND, markersize=7)
             on_the_left = value > right / 2  # above a point and left of it, below and right of it there is no curve
@@ -191,10 +192,10 @@ def _distribution(name: str, title: str, values_s: Sequence[float], shares: np.n
         axes.set(xlim=(0.0, right), ylim=(0.0, 118.0), xlabel=f"{title}, ms", ylabel="at most so long, %")
         axes.set_yticks(range(0, 101, 25))
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+        axes.xaxis.set_major_formatter(NUMBER)
 
-    told = ", ".join(f"{label} {value:,.1f} ms" for label, value in marks.items())
-    return _draw(name, title, f"Distribution of {title}: {told}.", paint)
+    caption = f"{title}: half at most {marks['p50']:,.1f} ms (p50), 99% at most {marks['p99']:,.1f} ms (p99)."
+    return _draw(name, title, caption, paint)
 
 
 def _bars(names: Sequence[str], differences: np.ndarray, measure: str) -> Callable[[Axes], None]:
@@ -232,6 +233,7 @@ def _limit(axes: Axes, value: int | None, label: str) -> None:
 def _over_time(axes: Axes, quantity: str) -> None:
     axes.set(xlabel="seconds since the first step", ylabel=quantity)
     axes.set_ylim(bottom=0.0)
+    axes.yaxis.set_major_formatter(NUMBER)
     _legend(axes)
 
 
@@ -241,6 +243,7 @@ def _by_batch(axes: Axes, quantity: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set(xlabel="batch", ylabel=quantity)
     axes.set_ylim(bottom=0.0)
+    axes.yaxis.set_major_formatter(NUMBER)
     _legend(axes)
 
 

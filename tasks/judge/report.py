@@ -291,7 +291,7 @@ def _headline(facts: RunFacts) -> list[list[Cell]]:
         [Cell("Candidates"), _cell("run_summary", "num_candidates", summary)],
         [Cell("Elapsed"), _cell("run_summary", "elapsed_s", summary, duration_text(summary["elapsed_s"]))],
         [Cell("Preemptions"), _cell("run_summary", "num_preemptions", summary)],
-        [Cell("Queries not ranked"), _fallback_cell(summary)],
+        [Cell("Fallback queries"), _fallback_cell(summary)],
     ]
     for row in facts.tables["summary/quality"]:
         if row["measure"] == MEASURE and None not in row.values():
@@ -370,9 +370,9 @@ def _budget(facts: RunFacts) -> Section:
 def _cuts(facts: RunFacts) -> Section:
     tables = [
         Table("Windows and queries", (), _pairs("run_summary", CUT_ROWS, facts.summary)),
+        _listing("Checks", "check_results", "check_name", facts.tables["summary/checks"]),
         _listing("Answers", "parse_statuses", "parse_status", facts.tables["report/parse_statuses"]),
         _listing("Set aside", "quarantine", "reason", facts.tables["summary/quarantine"]),
-        _listing("Checks", "check_results", "check_name", facts.tables["summary/checks"]),
     ]
     notes = () if facts.tables["summary/quarantine"] else ("No input row was set aside.",)
     return Section("cuts", "Truncation, fallback, checks", notes, [], [table for table in tables if table.rows])
