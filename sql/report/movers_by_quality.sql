@@ -8,6 +8,6 @@ from metrics
 semi join rankings on rankings.run_id = metrics.run_id and rankings.query_id = metrics.query_id
 where metrics.run_id = $run_id and metrics.measure = $measure
 group by metrics.query_id
-having count(distinct metrics.ranking) = 2
+having count(distinct metrics.ranking) = 2 and difference <> 0
 order by abs(difference) desc, metrics.query_id
 limit 10;

@@ -8,16 +8,18 @@ read again from the run's inputs, as long as those are what they were. Knows not
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.database import Database, DatabaseLimits, open_database
-from tasks.errors import PackrankError, StoreError, first_line
+from tasks.database import read_sql
+from tasks.errors import PackrankError, first_line
 from tasks.judge import charts
+from tasks.judge.queries import read_rows
 from tasks.judge.summary import SERVING_ROWS, duration_text, printable, value_text
 from tasks.judge.trec_files import whole_file
 from tasks.keep.store import Store
@@ -25,11 +27,12 @@ from tasks.read.documents import find_passages
 from tasks.read.parquet_files import hide_url_secrets
 from tasks.read.queries import find_query_texts
 from tasks.read.staging import open_night_input
-from tasks.settings import InputSettings, StoreSettings
+from tasks.settings import InputSettings
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+Query = Callable[[str, Mapping[str, object]], pa.Table]  # an SQL file's name and its parameters
 
 MEASURE = "nDCG@10"
 MAX_POINTS = {"report/engine_steps": 2_000, "report/batches": 400}  # of a chart
@@ -143,7 +146,7 @@ class RunTexts:
 
 
 def report_run(database: Path, run_id: str | None, output: Path | None) -> Path:
-    """Writes a run's page and returns its path; the database is open, read-only, for the reading only.
+    """Writes a run's page and returns its path; the database is open, read-only, for one statement at a time.
 
     Args:
         database: where the run lies.
@@ -154,21 +157,18 @@ def report_run(database: Path, run_id: str | None, output: Path | None) -> Path:
         StoreError: no such database, or a writer holds it for longer than a second.
         PackrankError: no such run, or the page cannot be written.
     """
-    if not database.exists():
-        raise StoreError(f"{database}: no such database. Run a night first, or give --database.")
-    store = StoreSettings()
-    limits = DatabaseLimits(store.memory_limit, store.threads, database.parent / "tmp" / "readers")
-    with open_database(database, limits, read_only=True) as opened:
-        facts = read_facts(opened, run_id or _newest_run_id(opened, database))
+
+    def query(name: str, parameters: Mapping[str, object]) -> pa.Table:
+        return read_rows(database, read_sql(name), parameters)
+
+    facts = read_facts(query, run_id or _newest_run_id(query, database))
     return _write_page(facts, output or report_path(database, facts.run["run_id"]))
 
 
 def report_night(store: Store, run_id: str) -> Path | None:
     """A night's page in its place; a page that cannot be made is a warning, not the end of the night."""
     try:
-        with store.unit_of_work() as database:
-            facts = read_facts(database, run_id)
-        return _write_page(facts, report_path(store.path, run_id))
+        return _write_page(read_facts(store.query, run_id), report_path(store.path, run_id))
     except Exception as error:  # whatever it is: the night itself went through
         logger.warning("run_id=%s has no report page: %s: %s", run_id, type(error).__name__, first_line(error))
         return None
@@ -179,8 +179,12 @@ def report_path(database: Path, run_id: str) -> Path:
     return database.parent / "reports" / f"{run_id}.html"
 
 
-def read_facts(database: Database, run_id: str) -> RunFacts:
+def read_facts(query: Query, run_id: str) -> RunFacts:
     """Everything on the page but texts.
+
+    Args:
+        query: runs an SQL file by a connection of its own, so that nobody waits for all of them.
+        run_id: the run.
 
     Raises:
         PackrankError: no such run.
@@ -188,19 +192,22 @@ def read_facts(database: Database, run_id: str) -> RunFacts:
     tables: dict[str, list[Row]] = {}
 
     def read(name: str, **parameters: object) -> list[Row]:
-        tables[name] = database.query(name, {"run_id": run_id} | parameters).to_pylist()
+        tables[name] = query(name, {"run_id": run_id} | parameters).to_pylist()
         return tables[name]
 
     if not read("run/find_run"):
         raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
     for name in ("run", "quality", "serving", "budget", "quarantine", "checks"):
         read(f"summary/{name}")
-    for name in ("latency_quantiles", "gap_histogram", "parse_statuses", "churn", "churn_changes"):
+    for name in ("latency_quantiles", "gap_histogram", "parse_statuses"):
         read(f"report/{name}")
     for name, max_points in MAX_POINTS.items():
         read(name, max_points=max_points)
-    judged = read("report/quality_by_query", measure=MEASURE)
-    movers = read("report/movers_by_quality", measure=MEASURE) if judged else read("report/movers_by_rank")
+    tables["report/churn"] = []
+    for previous in read("report/find_previous_run"):
+        read("report/churn", previous_run_id=previous["run_id"])
+    read("report/quality_by_query", measure=MEASURE)
+    movers = read("report/movers_by_quality", measure=MEASURE) or read("report/movers_by_rank")
     read("report/first_tens", query_ids=[row["query_id"] for row in movers])
     tables["movers"] = movers
     return RunFacts(tables["run/find_run"][0], tables["summary/run"][0], tables)
@@ -244,7 +251,7 @@ def render_page(facts: RunFacts, texts: RunTexts) -> str:
         "sections": [section(facts) for section in sections],
         "movers": _movers(facts, texts),
         "movers_note": texts.note if facts.tables["movers"] else "No query of this run has moved.",
-        "movers_by": f"{MEASURE} difference" if facts.tables["report/quality_by_query"] else "places in the first ten",
+        "movers_by": f"{MEASURE} difference" if facts.tables["report/movers_by_quality"] else "places in the first ten",
         "provenance": _provenance(facts.run),
         "settings": _flat_table("All settings, defaults filled in", "settings", facts.run["settings"]),
     }
@@ -262,8 +269,8 @@ def _write_page(facts: RunFacts, output: Path) -> Path:
     return output
 
 
-def _newest_run_id(database: Database, path: Path) -> str:
-    rows = database.query("report/find_newest_run").to_pylist()
+def _newest_run_id(query: Query, path: Path) -> str:
+    rows = query("report/find_newest_run", {}).to_pylist()
     if not rows:
         raise PackrankError(f"{path}: no complete or published run. Name one: `packrank runs` lists them.")
     return str(rows[0]["run_id"])
@@ -387,7 +394,7 @@ def _churn(facts: RunFacts) -> Section:
         return Section("churn", title, (f"Nothing to compare with: {why}.",), [], [])
     tables = [
         Table("Against the night before", (), _pairs("churn", CHURN_ROWS, churn)),
-        _listing("Queries that changed most", "churn", "query_id", facts.tables["report/churn_changes"]),
+        _listing("Queries that changed most", "churn", "query_id", churn["changed_most"] or []),
     ]
     return Section("churn", title, (), [], [table for table in tables if table.rows])
 

@@ -145,11 +145,16 @@ def test_quality_and_churn_are_the_views_too(nights, page):
         folder / "var" / "test.duckdb",
         f"select ranking, value from metrics where run_id = '{run_id}' and query_id is null",
     )
-    (overlap,) = rows(folder / "var" / "test.duckdb", "select avg(overlap_at_10) as x from churn where query_id = 'q1'")
+    (churn,) = rows(
+        folder / "var" / "test.duckdb",
+        f"select overlap_at_10, num_moved, has_new_first from churn where run_id = '{run_id}' and query_id = 'q1'",
+    )
 
     for mean in means:
         assert page.values[f"metrics.nDCG@10.{mean['ranking']}"] == raw(mean["value"])
-    assert page.values["churn.mean_overlap_at_10"] == raw(overlap["x"])
+    assert {column: page.values[f"churn.q1.{column}"] for column in churn} == {c: raw(v) for c, v in churn.items()}
+    assert page.values["churn.mean_overlap_at_10"] == raw(churn["overlap_at_10"])
+    assert page.values["churn.num_new_firsts"] == str(int(churn["has_new_first"]))
     counts = ("num_common_queries", "num_new_queries", "num_gone_queries")
     assert [page.values[f"churn.{name}"] for name in counts] == ["1", "3", "1"]
 
