@@ -31,6 +31,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.unicode_minus": False,
     "figure.facecolor": "none",
+    "font.sans-serif": ["DejaVu Sans"],  # for measuring; the page shows its own
     "font.size": FONT_SIZE,
     "grid.alpha": 0.15,
     "grid.color": INK,
