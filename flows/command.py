@@ -191,6 +191,21 @@ def study(
 
 
 @app.command
+def report(
+    run_id: Annotated[str | None, Parameter(help="Whatever its status; the newest finished run if not given.")] = None,
+    *,
+    output: Annotated[
+        Path | None, Parameter(help="HTML file to write; reports/RUN_ID.html beside the database if not given.")
+    ] = None,
+    database: Database = None,
+) -> None:
+    """Write one run as one HTML page that needs no network, and print its path."""
+    from tasks.judge.report import report_run
+
+    print(report_run(_database(database), run_id, None if output is None else Path.cwd() / output))
+
+
+@app.command
 def export(
     run_id: str,
     *,

@@ -8,18 +8,19 @@ from datetime import date
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.progress import ProgressArtifact, TerminalBar
 from tasks.environment import checkout_path
+from tasks.judge.report import report_night as write_page
 from tasks.judge.summary import summarise, to_markdown
 from tasks.night import Night, NightRequest, open_night, prepare_night
 from tasks.plan import CacheAssumption, plan_night
 
-SUMMARY_KEY = "run-summary"
+SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False)
@@ -56,8 +57,11 @@ def publish_night(night: Night) -> None:
 
 @task(name="report", cache_policy=NO_CACHE, persist_result=False)
 def report_night(night: Night) -> None:
-    """Writes the run's tables as an artifact."""
+    """Writes the run's tables as an artifact, and its page, which another artifact links to."""
     create_markdown_artifact(to_markdown(summarise(night.store, night.run_id)), key=SUMMARY_KEY)
+    page = write_page(night.store, night.run_id)
+    if page is not None:
+        create_link_artifact(page.as_uri(), str(page), key=PAGE_KEY, description="One page, on the worker's disk")
 
 
 @flow(name="nightly-rerank", persist_result=False)

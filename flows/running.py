@@ -16,6 +16,7 @@ from flows.local_server import running_stack_url, start_private_server
 from flows.progress import TerminalBar
 from tasks.environment import set_prefect_environment
 from tasks.errors import CheckFailed
+from tasks.judge.report import report_path
 from tasks.judge.summary import print_tables, summarise
 from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
@@ -139,4 +140,6 @@ def _show_logs() -> None:
 def _show_tables(prepared: PreparedNight, console: Console) -> None:
     night = find_night(replace(prepared, rerun=False))  # the latest repetition, not the next one
     print_tables(summarise(night.store, night.run_id), console)
-    console.print(f"database: {night.store.path}", markup=False, highlight=False, soft_wrap=True)
+    for name, path in (("database", night.store.path), ("report", report_path(night.store.path, night.run_id))):
+        if path.exists():
+            console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)

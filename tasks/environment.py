@@ -57,3 +57,8 @@ def set_prefect_environment() -> None:
     """Fills in what the caller has not set; to be called before `import prefect`."""
     for name, value in prefect_environment().items():
         os.environ.setdefault(name, value)
+
+
+def set_chart_environment(state: Path = STATE) -> None:
+    """Fills in where matplotlib keeps its font list; to be called before `import matplotlib`."""
+    os.environ.setdefault("MPLCONFIGDIR", str(state / "matplotlib"))

@@ -166,6 +166,20 @@ def value_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
 
+def duration_text(seconds: float | None) -> str:
+    """A duration as people read it.
+
+    >>> duration_text(3.25), duration_text(125), duration_text(3725)
+    ('3.2 s', '2 min 05 s', '1 h 02 min')
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def _rows(database: Database, name: str, run_id: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = database.query(f"summary/{name}", {"run_id": run_id}).to_pylist()
     return rows

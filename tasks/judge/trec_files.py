@@ -129,7 +129,7 @@ def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, t
     run = find_ranked_run(database, run_id)
     write = {"trec": _trec_writer(run.name), "parquet": _write_parquet, "jsonl": _write_jsonl}[form]
     tally = _Tally()
-    with _whole_file(output) as stream:
+    with whole_file(output) as stream:
         write(stream, tally.counted(_score_tables(database, run_id, top_k)))
     return Exported(output, tally.num_queries, tally.num_rows)
 
@@ -258,7 +258,7 @@ def _write_parquet(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
 
 
 @contextmanager
-def _whole_file(output: Path) -> Iterator[BinaryIO]:
+def whole_file(output: Path) -> Iterator[BinaryIO]:
     """A file beside the output that takes its name at the end, and is removed if there is no end."""
     aside = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
@@ -275,7 +275,7 @@ def _whole_file(output: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _whole_folder(folder: Path) -> Iterator[Path]:
-    """As `_whole_file`, for a new or empty folder."""
+    """As `whole_file`, for a new or empty folder."""
     aside = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}.part")
     try:
         aside.mkdir(parents=True)

@@ -4,7 +4,7 @@ Flat documents are keyed by doc_id. In the nested layout each query brings its o
 the text's hash. Texts never stay: they are handed on in small chunks. Knows nothing of tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +85,32 @@ def check_duplicates(database: Database, opened: ParquetInput) -> None:
                 )
 
 
+def find_passages(
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
+) -> dict[tuple[str, str], str]:
+    """The beginnings of some passages, titles first, by (query_id, doc_id); streamed, only these are kept.
+
+    Args:
+        opened: flat documents, or the nested layout, where each query has its own text of a document.
+        wanted: query_id -> doc_ids.
+        max_chars: of each passage.
+
+    Raises:
+        InputError: see `read_batches`.
+    """
+    if opened.source == "nested":
+        return _find_nested_passages(opened, wanted, max_chars)
+    doc_ids = pa.array(sorted({doc_id for each in wanted.values() for doc_id in each}), pa.string())
+    texts: dict[str, str] = {}
+    for _, batch in read_batches(opened, ["doc_id", "title", "text"]):
+        found = batch.filter(pc.is_in(batch.column("doc_id"), value_set=doc_ids))
+        for doc_id, title, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            texts.setdefault(doc_id, ": ".join(part for part in (title, text) if part)[:max_chars])
+        if len(texts) == len(doc_ids):
+            break
+    return {(query, doc): texts[doc] for query, docs in wanted.items() for doc in docs if doc in texts}
+
+
 def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
     """Nested rows as flat candidates: (query_id, doc_id, text, given_rank, given_score), in list order.
 
@@ -108,6 +134,20 @@ def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
             "given_score": normalised_values(_field(structs, "score"), "score", f"{where} score"),
         }
     )
+
+
+def _find_nested_passages(
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
+) -> dict[tuple[str, str], str]:
+    query_ids = pa.array(sorted(wanted), pa.string())
+    texts: dict[tuple[str, str], str] = {}
+    for file, batch in read_batches(opened, ["query_id", "candidates"]):
+        found = batch.filter(pc.is_in(batch.column("query_id"), value_set=query_ids))
+        rows = unroll(found, f"{opened.source}: {file.path}: candidates").select(["query_id", "doc_id", "text"])
+        for query_id, doc_id, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            if doc_id in wanted[query_id]:
+                texts.setdefault((query_id, doc_id), (text or "")[:max_chars])
+    return texts
 
 
 def _field(structs: pa.StructArray, name: str) -> pa.Array:

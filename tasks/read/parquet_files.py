@@ -179,7 +179,12 @@ def _find(source: str, path: str) -> tuple[fsspec.AbstractFileSystem, str, list[
 
 def hide_secrets(path: str) -> str:
     """A URL without user, password, token or query string."""
-    return re.sub(r"//[^/@]*@", "//***@", path).partition("?")[0] if "://" in path else path
+    return re.sub(r"//[^/]*@", "//***@", path).partition("?")[0] if "://" in path else path
+
+
+def hide_url_secrets(text: str) -> str:
+    """A text with every URL in it as `hide_secrets` leaves it."""
+    return re.sub(r"[\w+.:-]+://\S+", lambda found: hide_secrets(found[0]), text)
 
 
 def _is_hidden(root: str, path: str) -> bool:

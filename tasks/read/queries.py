@@ -3,10 +3,11 @@
 Knows nothing of candidates and documents.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.database import Database
 from tasks.errors import InputError
@@ -36,6 +37,23 @@ def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountT
         rows = batch.append_column("num_tokens", lengths)
         database.execute("stage/insert_query_rows", tables={"rows": pa.Table.from_batches([rows])})
     check_one_text_each(database, opened)
+
+
+def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:
+    """The beginnings of some queries' texts, by query_id; those that are not there are left out.
+
+    Raises:
+        InputError: see `read_batches`.
+    """
+    wanted = pa.array(sorted(query_ids), pa.string())
+    texts: dict[str, str] = {}
+    for _, batch in read_batches(opened, ["query_id", "text"]):
+        found = batch.filter(pc.is_in(batch.column("query_id"), value_set=wanted))
+        for query_id, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            texts.setdefault(query_id, (text or "")[:max_chars])
+        if len(texts) == len(wanted):
+            break
+    return texts
 
 
 def check_no_null_ids(opened: ParquetInput, path: str, num_rows: int, ids: pa.Array) -> None:

@@ -87,7 +87,10 @@ def test_a_deployed_night_runs_to_completed_leaves_its_rows_and_is_done_once(sta
     assert rows(database, "select count(*) as n from rankings where status = 'ranked'") == [{"n": 3}]
     assert rows(database, "select distinct output_tokens as n from windows") == [{"n": 1}]
     artifacts = {each["key"]: each for each in ask(stack, "/artifacts/filter")}
-    assert artifacts.keys() >= {"progress", "run-summary"}
+    assert artifacts.keys() >= {"progress", "run-summary", "run-report"}
+    page = tmp_path / "reports" / f"{run['run_id']}.html"
+    assert page.as_uri() in artifacts["run-report"]["data"]
+    assert page.is_file()
     assert "Serving benchmark" in artifacts["run-summary"]["data"]
     assert "P99 TTFT (ms)" in artifacts["run-summary"]["data"]
     assert artifacts["progress"]["data"] == 100.0

@@ -69,7 +69,7 @@ def test_help_is_instant_and_names_every_verb():
 
     assert answer.returncode == 0
     assert time.monotonic() - started < 3
-    for verb in ("run", "plan", "sql", "runs", "explain", "evaluate", "study", "export", "import", "doctor"):
+    for verb in ("run", "plan", "sql", "runs", "explain", "evaluate", "study", "report", "export", "import", "doctor"):
         assert re.search(rf"\b{verb}\b", answer.stdout)
 
 

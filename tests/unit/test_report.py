@@ -1,0 +1,362 @@
+"""One run as one page: its numbers are the views', its texts are escaped, and it asks the network for nothing."""
+
+import html
+import json
+import logging
+from datetime import date
+from html.parser import HTMLParser
+
+import pytest
+
+from flows.command import main
+from tasks.database import DatabaseLimits, open_database
+from tasks.judge import charts
+from tasks.judge.report import report_night, report_path, report_run
+from tasks.keep.store import Store
+from tasks.night import NightRequest, prepare_night, run_night
+from tasks.read.candidates import nested_columns
+from tasks.read.documents import find_passages
+from tasks.read.parquet_files import hide_url_secrets, open_input
+from tests.makers import FAKE_VLLM, make_finished_run, make_settings, make_text, write_parquet
+
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE_QUERY = f"</svg>{SCRIPT} $x$"
+DOCS = [SCRIPT, "</svg>", *(f"d{number}" for number in range(12))]
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser would find: every tag, what each data-key holds, and whether tags close as they open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.values, self.shown, self.ids = [], [], {}, {}, []
+        self.words = ""
+        self._open, self._keys = [], []
+        self.feed(text)
+        self.close()
+        assert self._open == [], "tags that were never closed"
+
+    def handle_starttag(self, tag, attrs):
+        self._note(tag, dict(attrs))
+        if tag not in VOID:
+            self._open.append(tag)
+            self._keys.append(dict(attrs).get("data-key"))
+
+    def handle_startendtag(self, tag, attrs):
+        self._note(tag, dict(attrs))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+        self._keys.pop()
+
+    def handle_data(self, data):
+        if self._open and self._open[-1] != "style":
+            self.words += data
+            if self._keys[-1]:
+                self.shown[self._keys[-1]] = self.shown.get(self._keys[-1], "") + data
+
+    def _note(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes.extend(attributes.items())
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if "data-value" in attributes:
+            self.values[attributes["data-key"]] = attributes["data-value"]
+
+
+def page_of(path):
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def write_inputs(folder, lists):
+    """query_id -> how many candidates; hostile ids and texts, half of it Korean."""
+    texts = {query: f"{SCRIPT} 왜 밀물과 썰물이 있나요 {query}" for query in lists}
+    write_parquet(folder / "queries.parquet", query_id=list(texts), text=list(texts.values()))
+    write_parquet(
+        folder / "documents.parquet",
+        doc_id=DOCS,
+        title=["</details>", *["달과 바다"] * (len(DOCS) - 1)],
+        text=[f"{SCRIPT} & \x1b[31m\u202e {make_text(number)} 조석 <b>" for number in range(len(DOCS))],
+    )
+    rows = [(query, DOCS[place], place + 1) for query, length in lists.items() for place in range(length)]
+    names = ("query_id", "doc_id", "rank")
+    write_parquet(
+        folder / "candidates.parquet", **{name: [row[number] for row in rows] for number, name in enumerate(names)}
+    )
+    write_parquet(
+        folder / "qrels.parquet", query_id=list(lists), doc_id=[DOCS[1]] * len(lists), relevance=[2] * len(lists)
+    )
+    names = ("queries", "documents", "candidates", "qrels")
+    return {f"inputs.{name}": str(folder / f"{name}.parquet") for name in names}
+
+
+def store_at(folder):
+    return Store(folder / "var" / "test.duckdb", DatabaseLimits("200MB", 1, folder / "spill"))
+
+
+def rows(database, statement):
+    with open_database(database, DatabaseLimits("200MB", 1, database.parent / "spill"), read_only=True) as opened:
+        return opened.query_text(statement).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory, model_folder):
+    """Two published nights of one series, the later with an engine timeline; returns folder and the later's run_id."""
+    folder = tmp_path_factory.mktemp("nights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAKE_VLLM))
+        for night, lists in ((28, {"q1": 6, "gone": 3}), (29, {"q1": 8, HOSTILE_QUERY: 14, "한국어": 5, "new": 1})):
+            inputs = write_inputs(folder / str(night), lists)
+            sizes = {"strategy.decode_mode": "permutation", "prompt.max_passage_tokens": 16}
+            config = make_settings(folder, model_folder, inputs | sizes)
+            run_id = run_night(prepare_night(NightRequest(config, date(2026, 11, night), publish=True)))
+    with store_at(folder).unit_of_work() as database:
+        database.query_text(
+            f"insert into engine_steps select '{run_id}', 0, step, now() + to_milliseconds(step), 1.0, 2, step % 7, 3, "
+            "100, 2, step % 50 from range(5000) as steps(step)"
+        )
+    return folder, run_id
+
+
+@pytest.fixture(scope="module")
+def page(nights):
+    folder, run_id = nights
+    return page_of(report_run(folder / "var" / "test.duckdb", run_id, folder / "page.html"))
+
+
+def raw(value):
+    return repr(value) if isinstance(value, float) else "" if value is None else str(value)
+
+
+@pytest.mark.parametrize(("view", "at_least"), [("run_summary", 25), ("serving_benchmark", 22)])
+def test_the_pages_numbers_are_the_views(nights, page, view, at_least):
+    folder, run_id = nights
+    (row,) = rows(folder / "var" / "test.duckdb", f"select * from {view} where run_id = '{run_id}'")
+    shown = {key.partition(".")[2]: value for key, value in page.values.items() if key.startswith(f"{view}.")}
+
+    assert {column: raw(row[column]) for column in shown} == shown
+    assert len(shown) + (view == "run_summary") * 3 >= at_least
+
+
+def test_quality_and_churn_are_the_views_too(nights, page):
+    folder, run_id = nights
+    means = rows(
+        folder / "var" / "test.duckdb",
+        f"select ranking, value from metrics where run_id = '{run_id}' and query_id is null",
+    )
+    (churn,) = rows(
+        folder / "var" / "test.duckdb",
+        f"select overlap_at_10, num_moved, has_new_first from churn where run_id = '{run_id}' and query_id = 'q1'",
+    )
+
+    for mean in means:
+        assert page.values[f"metrics.nDCG@10.{mean['ranking']}"] == raw(mean["value"])
+    assert {column: page.values[f"churn.q1.{column}"] for column in churn} == {c: raw(v) for c, v in churn.items()}
+    assert page.values["churn.mean_overlap_at_10"] == raw(churn["overlap_at_10"])
+    assert page.values["churn.num_new_firsts"] == str(int(churn["has_new_first"]))
+    counts = ("num_common_queries", "num_new_queries", "num_gone_queries")
+    assert [page.values[f"churn.{name}"] for name in counts] == ["1", "3", "1"]
+
+
+def test_a_page_asks_the_network_for_nothing(nights, page):
+    text = (nights[0] / "page.html").read_text(encoding="utf-8")
+
+    assert not {"script", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
+    assert page.tags.count("link") == 1
+    for name, value in page.attributes:
+        if name in ("href", "src", "xlink:href"):
+            assert value.startswith(("#", "data:,")), (name, value)
+        assert not name.startswith("on")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "@import" not in text
+    assert text.count("url(") == text.count("url(#")
+
+
+def test_texts_and_ids_are_shown_as_they_are_and_never_run(nights, page):
+    text = (nights[0] / "page.html").read_text(encoding="utf-8")
+
+    assert SCRIPT not in text
+    assert html.escape(HOSTILE_QUERY) in text
+    assert f"{SCRIPT} 왜 밀물과 썰물이 있나요 {HOSTILE_QUERY}" in page.words
+    assert f"</details>: {SCRIPT} & " in page.words
+    assert "달과 바다" in page.words
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert page.words.count("</svg><script>a…") == 1  # beside its bar
+
+
+def test_charts_are_there_once_with_ids_of_their_own_and_words(nights, page):
+    drawn = ["quality", "ttft_s", "queue_s", "e2el_s", "tpot_s", "itl_s", "sequences", "blocks", "budget", "waste"]
+
+    assert [name.removeprefix("chart-") for name in page.ids if name.startswith("chart-")] == drawn
+    assert len(set(page.ids)) == len(page.ids)
+    assert page.tags.count("svg") == len(drawn)
+    assert page.tags.count("figcaption") == len(drawn)
+    assert sum(name == "aria-label" and bool(value) for name, value in page.attributes) == len(drawn) + 1
+    assert "TTFT, ms" in page.words
+    assert "5,000 steps, each point the largest of about 2" in page.words
+
+
+def test_the_same_run_makes_the_same_page(nights, tmp_path):
+    folder, run_id = nights
+    made = [report_run(folder / "var" / "test.duckdb", run_id, tmp_path / name) for name in ("a.html", "b.html")]
+
+    assert made[0].read_bytes() == made[1].read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_without_a_run_id_it_is_the_newest_finished_run_and_its_path_is_printed(nights, capsys):
+    folder, run_id = nights
+
+    main(["report", "--database", str(folder / "var" / "test.duckdb")])
+
+    written = folder / "var" / "reports" / f"{run_id}.html"
+    assert capsys.readouterr().out == f"{written}\n"
+    assert f"<title>{run_id} · packrank</title>" in written.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no-run", "--database", "x.duckdb"], "no run 'no-run'"),
+        (["--database", "x.duckdb"], "no complete or published run"),
+        (["--database", "none.duckdb"], "no such database"),
+    ],
+)
+def test_a_run_that_is_not_there_is_one_line_and_exit_code_1(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    make_finished_run(tmp_path / "x.duckdb", "dead", {"q": (["a"], ["a"])}, status="failed")
+
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *arguments])
+
+    told = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert words in told
+    assert len(told.splitlines()) == 1
+
+
+def bare_page(folder, **settings):
+    """The page of a run without windows, judgments, timeline and an earlier night."""
+    database = folder / "x.duckdb"
+    orders = {"q1": (["a", "b", "c"], ["c", "a", "b"]), "q2": (["a", "b"], ["a", "b"])}
+    make_finished_run(database, "bare", orders, settings=settings)
+    return page_of(report_run(database, "bare", None))
+
+
+def test_what_a_run_does_not_have_is_said_in_a_sentence(tmp_path):
+    page = bare_page(tmp_path)
+
+    for words in (
+        "Complete: every query has a row; not published.",
+        "No judgments, nothing was measured",
+        "The engine was asked nothing.",
+        "packrank study records them.",
+        "No batch was asked.",
+        "Nothing to compare with: this run is not published.",
+        "cannot be read again, so ids only",
+        "4 places",
+    ):
+        assert words in page.words
+    assert "svg" not in page.tags
+    assert page.tags.count("details") == 2  # q1, which moved, and the settings
+
+
+def test_a_run_that_failed_says_so_in_words(tmp_path):
+    make_finished_run(tmp_path / "x.duckdb", "dead", {}, status="complete")
+    store = Store(tmp_path / "x.duckdb", DatabaseLimits("200MB", 1, tmp_path / "spill"))
+    error = "EngineError: hub https://me:secret@hub/x?token=abc is away"
+    store.update("finish_run", {"run_id": "dead", "status": "failed", "error": error})
+
+    page = page_of(report_run(store.path, "dead", None))
+
+    assert "Failed." in page.words
+    assert page.shown["trouble"] == "EngineError: hub https://***@hub/x is away"
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_inputs_that_are_no_longer_what_they_were_leave_ids_and_a_line(tmp_path, change):
+    inputs = {key.removeprefix("inputs."): path for key, path in write_inputs(tmp_path / "in", {"q1": 3}).items()}
+    if change == "gone":
+        (tmp_path / "in" / "documents.parquet").unlink()
+
+    page = bare_page(tmp_path, inputs=inputs)
+
+    assert ("have changed since" if change == "changed" else "cannot be read again") in page.shown["movers_note"]
+    assert "밀물" not in page.words
+
+
+def test_secrets_in_settings_stay_there(tmp_path):
+    url = "nowhere://me:pass@word@host/x?token=abc"
+    page = bare_page(tmp_path, inputs={"nested": url}, engine={"hf_token": "hf_abc", "max_model_len": 64})
+
+    assert page.shown["settings.inputs.nested"] == "nowhere://***@host/x"
+    assert page.shown["settings.engine.hf_token"] == "***"
+    assert page.shown["settings.engine.max_model_len"] == "64"
+    text = (tmp_path / "reports" / "bare.html").read_text(encoding="utf-8")
+    for secret in ("word@", "token=abc", "hf_abc"):
+        assert secret not in text
+    assert hide_url_secrets("a s3://k:s@b/x?y=1 b") == "a s3://***@b/x b"
+
+
+def test_a_page_that_cannot_be_made_is_a_warning(tmp_path, caplog):
+    make_finished_run(tmp_path / "x.duckdb", "one", {"q": (["a"], ["a"])})
+    store = Store(tmp_path / "x.duckdb", DatabaseLimits("200MB", 1, tmp_path / "spill"))
+    (tmp_path / "reports").write_text("in the way", encoding="utf-8")
+
+    with caplog.at_level(logging.WARNING, "tasks"):
+        assert report_night(store, "one") is None
+
+    (record,) = caplog.records
+    assert "run_id=one has no report page: PackrankError: " in record.getMessage()
+    (tmp_path / "reports").unlink()
+    assert report_night(store, "one") == report_path(store.path, "one")
+
+
+def test_passages_of_the_nested_layout_are_the_querys_own(tmp_path):
+    lists = [[{"doc_id": "d", "text": f"{query} 글", "score": 1.0}, {"doc_id": "e", "text": None}] for query in "ab"]
+    write_parquet(tmp_path / "n.parquet", query_id=["a", "b"], text=["x", "y"], candidates=lists)
+    path = str(tmp_path / "n.parquet")
+    opened = open_input("nested", path, nested_columns({}), partition=None, night=date(2026, 1, 1), allow_empty=False)
+
+    found = find_passages(opened, {"b": ["d", "e"], "nobody": ["d"]}, 100)
+
+    assert found == {("b", "d"): "b 글", ("b", "e"): ""}
+
+
+@pytest.mark.parametrize("num_queries", [1, 30, 31, 5_000])
+def test_a_chart_of_any_number_of_queries_is_small(num_queries):
+    rows = [{"query_id": f"q{number}", "difference": 0.5 - number / num_queries} for number in range(num_queries)]
+
+    chart = charts.difference_chart(rows, "nDCG@10")
+
+    assert len(chart.svg) < 250_000
+    assert ("q0" in chart.svg) == (num_queries <= 30)
+    assert "currentColor" in chart.svg
+    assert "#010203" not in chart.svg
+
+
+def test_an_id_in_a_chart_is_no_markup_and_no_formula():
+    hostile = "</svg>\x00\ufffe$\\frac$"
+    chart = charts.difference_chart([{"query_id": hostile, "difference": 0.0}], "nDCG@10")
+
+    assert "&lt;/svg&gt;  $\\frac$" in chart.svg
+    assert chart.svg.count("</svg>") == 1
+
+
+def test_help_names_the_page(capsys):
+    main(["report", "--help"])
+
+    assert "no network" in " ".join(capsys.readouterr().out.split())
+
+
+def test_settings_on_the_page_are_those_of_the_run(nights, page):
+    folder, run_id = nights
+    (row,) = rows(folder / "var" / "test.duckdb", f"select settings, resolved from runs where run_id = '{run_id}'")
+
+    assert page.shown["settings.strategy.window_size"] == str(json.loads(row["settings"])["strategy"]["window_size"])
+    assert {f"resolved.{name}" for name in json.loads(row["resolved"])} <= {
+        ".".join(key.split(".")[:2]) for key in page.shown
+    }
