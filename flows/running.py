@@ -22,6 +22,7 @@ from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, 
 from tasks.plan import CacheAssumption, plan_night
 from tasks.study.arms import StudyRequest, run_study
 from tasks.study.claims import read_findings
+from tasks.study.page import write_study_page
 
 
 def run_as_flow(request: NightRequest, console: Console) -> None:
@@ -98,9 +99,10 @@ def _find_prefect() -> None:
 
 def _show_findings(request: StudyRequest, console: Console) -> None:
     """The tables of a study whose arms are complete: nothing is asked again."""
-    study = run_study(request)
-    print_tables(read_findings(study).tables(), console)
-    console.print(f"database: {study.store.path}", markup=False, highlight=False, soft_wrap=True)
+    findings = read_findings(run_study(request))
+    print_tables(findings.tables(), console)
+    for line in (f"report: {write_study_page(findings)}", f"database: {findings.study.store.path}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:

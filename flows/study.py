@@ -4,7 +4,7 @@ from datetime import date
 from typing import Any
 
 from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from flows.progress import ProgressArtifact, TerminalBar
@@ -12,8 +12,9 @@ from tasks.environment import checkout_path
 from tasks.judge.summary import to_markdown
 from tasks.study.arms import Study, StudyRequest, run_study
 from tasks.study.claims import read_findings
+from tasks.study.page import write_study_page
 
-CLAIMS_KEY = "study-claims"
+CLAIMS_KEY, PAGE_KEY = "study-claims", "study-page"
 
 
 @task(name="arms", cache_policy=NO_CACHE, persist_result=False)
@@ -26,8 +27,10 @@ def run_arms(request: StudyRequest) -> Study:
 
 @task(name="claims", cache_policy=NO_CACHE, persist_result=False)
 def tell_claims(study: Study) -> None:
-    """Writes arms, serving benchmark and claims as an artifact."""
-    create_markdown_artifact(to_markdown(read_findings(study).tables()), key=CLAIMS_KEY)
+    """Writes arms, serving benchmark and claims as an artifact, and as a page that is linked as another."""
+    findings = read_findings(study)
+    create_markdown_artifact(to_markdown(findings.tables()), key=CLAIMS_KEY)
+    create_link_artifact(write_study_page(findings).as_uri(), key=PAGE_KEY, link_text=f"study {study.name}")
 
 
 @flow(name="study", persist_result=False)

@@ -3,7 +3,7 @@
 with numbered as (
     select
         *,
-        row_number() over (order by shard, step) - 1 as place,
+        row_number() over (order by shard, batch_no, step) - 1 as place,
         count(*) over () as num_steps,
         min(started_at) over () as first_at
     from engine_steps

@@ -103,8 +103,13 @@ def latency_charts(quantiles: Row, gaps: Sequence[Row], serving: Row) -> list[Ch
     return drawn
 
 
-def sequences_chart(steps: Sequence[Row], max_num_seqs: int | None) -> Chart:
-    """Sequences scheduled and waiting over the engine's steps."""
+def sequences_chart(
+    steps: Sequence[Row],
+    max_num_seqs: int | None,
+    name: str = "sequences",
+    title: str = "Sequences scheduled and waiting",
+) -> Chart:
+    """Sequences scheduled and waiting over the engine's steps; a page with several names each."""
     seconds = [row["since_start_s"] for row in steps]
 
     def paint(axes: Axes) -> None:
@@ -118,11 +123,13 @@ def sequences_chart(steps: Sequence[Row], max_num_seqs: int | None) -> Chart:
         f"Sequences by engine step: at most {most:,} scheduled of max_num_seqs {_number(max_num_seqs)}, at most "
         f"{waiting:,} waiting; {_points(steps, 'num_steps', 'steps')}."
     )
-    return _draw("sequences", "Sequences scheduled and waiting", caption, paint)
+    return _draw(name, title, caption, paint)
 
 
-def blocks_chart(steps: Sequence[Row], num_gpu_blocks: int | None) -> Chart:
-    """KV-cache blocks in use over the engine's steps."""
+def blocks_chart(
+    steps: Sequence[Row], num_gpu_blocks: int | None, name: str = "blocks", title: str = "KV-cache blocks in use"
+) -> Chart:
+    """KV-cache blocks in use over the engine's steps; a page with several names each."""
     seconds = [row["since_start_s"] for row in steps]
 
     def paint(axes: Axes) -> None:
@@ -134,7 +141,7 @@ def blocks_chart(steps: Sequence[Row], num_gpu_blocks: int | None) -> Chart:
         f"KV-cache blocks in use by engine step: at most {max(row['blocks_used'] for row in steps):,} of "
         f"num_gpu_blocks {_number(num_gpu_blocks)}; {_points(steps, 'num_steps', 'steps')}."
     )
-    return _draw("blocks", "KV-cache blocks in use", caption, paint)
+    return _draw(name, title, caption, paint)
 
 
 def budget_chart(batches: Sequence[Row]) -> Chart:

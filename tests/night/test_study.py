@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from datetime import date
 from pathlib import Path
 
@@ -184,6 +185,11 @@ def test_claims_are_told_with_numbers_and_a_reason(study_file, capsys):
     assert told.count("holds here") + told.count("does not hold here") >= len(findings.claims) - 2
     assert "Serving benchmark by arm" in told
     assert "Mean TTFT (ms)" in told
+    page = Path(findings.study.store.path.parent / "reports" / "study-nightly.html").read_text(encoding="utf-8")
+    assert page.count("<article") == len(findings.claims)
+    assert "<script" not in page
+    assert set(re.findall(r"https?://[^/\"]+", page)) <= {"http://www.w3.org"}  # names of SVG's vocabulary
+    assert page.count("<figure") == 2 * 4  # point-wise with the fewest sequences, and three sides of the base
 
 
 @pytest.mark.parametrize("arguments", [["study"], ["study", "x.toml", "--simulate"]])

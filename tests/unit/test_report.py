@@ -114,7 +114,7 @@ def nights(tmp_path_factory, model_folder):
     with store_at(folder).unit_of_work() as database:
         database.query_text(
             f"insert into engine_steps select '{run_id}', 0, step, now() + to_milliseconds(step), 1.0, 2, step % 7, 3, "
-            "100, 2, step % 50 from range(5000) as steps(step)"
+            "100, 2, step % 50, 0 from range(5000) as steps(step)"
         )
     return folder, run_id
 
