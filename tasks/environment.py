@@ -31,6 +31,7 @@ def prefect_environment(state: Path = STATE) -> dict[str, str]:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "tasks",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # a command logs before and after its flow as well
         "PREFECT_LOGGING_COLORS": "false",
         "DO_NOT_TRACK": "1",
     }

@@ -38,26 +38,27 @@ class ArmFigures:
         places = self.values["blocks_used"] * self.values["block_size"]
         return float(self.values["last_block_waste_tokens"] / places) if places else 0.0
 
-    def figures(self, study: Study) -> dict[str, Any]:
-        """Its row of the arms' table: column -> value."""
+    def figures(self, study: Study) -> dict[str, str]:
+        """Its row of the arms' table: column -> text."""
         values, engine_s = self.values, self.values["engine_s"]
+        quality = values["ndcg_at_10"]
         return {
-            "sequences": values["num_sequences"],
-            "prompt tokens": values["prompt_tokens"],
-            "cached tokens": values["cached_tokens"],
-            "tokens / passage token": _tokens(self) / study.num_passage_tokens,
-            "blocks": values["blocks_used"],
-            "last-block waste, tokens": values["last_block_waste_tokens"],
-            "waste, %": 100 * self.waste_share,
-            "steps": values["num_steps"],
-            "most scheduled": values["max_scheduled_seqs"],
-            "most waiting": values["max_waiting_seqs"],
-            "full steps": values["num_full_steps"],
-            "peak blocks": values["peak_blocks_used"],
-            "queue mean, ms": (values["mean_queue_s"] or 0.0) * 1000,
-            "engine s / query": engine_s / study.num_queries,
-            "engine µs / passage token": engine_s / study.num_passage_tokens * 1e6,
-            "nDCG@10": values["ndcg_at_10"],
+            "sequences": f"{values['num_sequences']:,}",
+            "prompt tokens": f"{values['prompt_tokens']:,}",
+            "cached tokens": f"{values['cached_tokens']:,}",
+            "tokens / passage token": f"{_tokens(self) / study.num_passage_tokens:.2f}",
+            "blocks": f"{values['blocks_used']:,}",
+            "last-block waste, tokens": f"{values['last_block_waste_tokens']:,}",
+            "waste, %": f"{100 * self.waste_share:.1f}",
+            "steps": f"{values['num_steps']:,}",
+            "most scheduled": f"{values['max_scheduled_seqs']:,}",
+            "most waiting": f"{values['max_waiting_seqs']:,}",
+            "full steps": f"{values['num_full_steps']:,}",
+            "peak blocks": f"{values['peak_blocks_used']:,}",
+            "mean queue, ms": f"{(values['mean_queue_s'] or 0.0) * 1000:,.0f}",
+            "engine s / query": f"{engine_s / study.num_queries:.2f}",
+            "engine µs / passage token": f"{engine_s / study.num_passage_tokens * 1e6:,.0f}",
+            "nDCG@10": "-" if quality is None else f"{quality:.3f}",
         }
 
 
@@ -96,26 +97,26 @@ class Findings:
     claims: tuple[Claim, ...]
 
     def tables(self) -> list[SummaryTable]:
-        """Arms, their serving benchmark, and the claims: as people read them."""
-        return [self._arms_table(), self._serving_table(), self._claims_table()]
+        """Arms, the serving benchmark under the base's settings, and the claims: what a terminal shows."""
+        base = _same_conditions(self.arms, self.study)
+        return [self.arms_table(), self.serving_table(base), self._claims_table()]
 
-    def _arms_table(self) -> SummaryTable:
+    def arms_table(self) -> SummaryTable:
+        """One row an arm: sequences, tokens, blocks, steps, times."""
         figures = [each.figures(self.study) for each in self.arms]
         columns = ("arm", *figures[0])
-        rows = [
-            (each.run.arm.name, *map(value_text, named.values()))
-            for each, named in zip(self.arms, figures, strict=True)
-        ]
+        rows = [(each.run.arm.name, *named.values()) for each, named in zip(self.arms, figures, strict=True)]
         note = (
             f"{self.study.num_queries} queries, {self.study.num_passage_tokens:,} passage tokens to rank, the same in "
             "every arm. Full steps: scheduled = max_num_seqs while others wait."
         )
         return SummaryTable(f"Study {self.study.name}: arms", columns, tuple(rows), note)
 
-    def _serving_table(self) -> SummaryTable:
-        columns = ("", *(each.run.arm.name for each in self.arms))
+    def serving_table(self, arms: Sequence[ArmFigures]) -> SummaryTable:
+        """The rows that users know from `vllm bench serve`, one column an arm."""
+        columns = ("", *(each.run.arm.name for each in arms))
         rows = [
-            (label, *(_serving_text(each.serving[column], factor) for each in self.arms))
+            (label, *(_serving_text(each.serving[column], factor) for each in arms))
             for label, column, factor in SERVING_ROWS
         ]
         return SummaryTable("Serving benchmark by arm", columns, tuple(rows))
@@ -147,7 +148,7 @@ def read_findings(study: Study) -> Findings:
         *_cost(base, study),
         *_prefix_caching(arms, study),
         *_queries_at_once(arms, study),
-        _quality(base),
+        _quality(base, study),
     ]
     return Findings(study, tuple(arms), tuple(claims))
 
@@ -340,16 +341,23 @@ def _queries_at_once(arms: Sequence[ArmFigures], study: Study) -> list[Claim]:
     return claims
 
 
-def _quality(base: Sequence[ArmFigures]) -> Claim:
+def _quality(base: Sequence[ArmFigures], study: Study) -> Claim:
+    """Better where every list-wise interval lies above point-wise's, worse where every mean is below its mean."""
     known = [each for each in base if each.values["num_judged"] > 1]
-    means = {each.label: (each.values["ndcg_at_10"], _half_width(each)) for each in known}
-    numbers = ", ".join(f"{label} {mean:.3f} ± {half:.3f}" for label, (mean, half) in means.items())
-    best = [label for label, (mean, half) in means.items() if label != base[0].label and mean > means[base[0].label][0]]
+    if len(known) < len(base):
+        return Claim("list-wise ranks better", "no judgments", None, "name [inputs] qrels")
+    means = [each.values["ndcg_at_10"] for each in known]
+    halves = [_half_width(each) for each in known]
+    numbers = ", ".join(
+        f"{each.label} {mean:.3f} ± {half:.3f}" for each, mean, half in zip(known, means, halves, strict=True)
+    )
+    lows = [mean - half for mean, half in zip(means[1:], halves[1:], strict=True)]
+    is_better, is_worse = min(lows) > means[0] + halves[0], max(means[1:]) < means[0]
     return Claim(
         "list-wise ranks better",
-        f"nDCG@10 {numbers}" if known else "no judgments",
-        None if not known else bool(best) and len(best) == len(base) - 1,
-        "few queries and a small model: an interval this wide decides nothing between models or strategies",
+        f"nDCG@10 {numbers}, 95 % intervals of {study.num_queries} queries",
+        True if is_better else False if is_worse else None,
+        "of this model, asked in these words; few queries decide nothing of others",
     )
 
 

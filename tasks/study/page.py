@@ -40,7 +40,7 @@ def render_study(findings: Findings) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    arms, serving, _ = findings.tables()
+    arms, serving = findings.arms_table(), findings.serving_table(findings.arms)
     verdicts = Counter(claim.verdict for claim in findings.claims)
     page = {
         "study": findings.study,
