@@ -40,16 +40,18 @@ def render_study(findings: Findings) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    arms, serving = findings.arms_table(), findings.serving_table(findings.arms)
+    arms = findings.arms_table()
+    num_sides = len(_drawn_sides(findings))
+    together = [findings.arms[first : first + num_sides] for first in range(0, len(findings.arms), num_sides)]
     verdicts = Counter(claim.verdict for claim in findings.claims)
     page = {
         "study": findings.study,
         "passage_tokens": f"{findings.study.num_passage_tokens:,}",
         "counts": ", ".join(f"{num} claims: {verdict}" for verdict, num in verdicts.items()) + ".",
         "claims": findings.claims,
-        "arms": _as_cells(arms, "arm"),
+        "arms": [_as_cells(part, "arm") for part in _halves(arms)],
         "arms_note": arms.note,
-        "serving": _as_cells(serving, "serving"),
+        "serving": [_as_cells(findings.serving_table(each), "serving") for each in together],
         "charts": [chart for each in _drawn(findings) for chart in _charts(findings, each)],
         "database": str(findings.study.store.path.name),
     }
@@ -58,11 +60,14 @@ def render_study(findings: Findings) -> str:
 
 def _drawn(findings: Findings) -> list[ArmFigures]:
     """Every side under the base's settings, and point-wise with the fewest sequences at once."""
-    base = findings.study.base
-    same = [each for each in findings.arms if _is_like(each, base.max_num_seqs)]
     fewest = min(each.run.arm.max_num_seqs for each in findings.arms)
-    few = [each for each in findings.arms if _is_like(each, fewest)][:1] if fewest != base.max_num_seqs else []
-    return [*few, *same]
+    is_base = fewest == findings.study.base.max_num_seqs
+    few = [] if is_base else [each for each in findings.arms if _is_like(each, fewest)][:1]
+    return [*few, *_drawn_sides(findings)]
+
+
+def _drawn_sides(findings: Findings) -> list[ArmFigures]:
+    return [each for each in findings.arms if _is_like(each, findings.study.base.max_num_seqs)]
 
 
 def _is_like(each: ArmFigures, max_num_seqs: int) -> bool:
@@ -80,6 +85,16 @@ def _charts(findings: Findings, each: ArmFigures) -> list[charts.Chart]:
     return [
         charts.sequences_chart(steps, values["max_num_seqs"], f"sequences-{name}", f"Sequences: {label}"),
         charts.blocks_chart(steps, values["num_gpu_blocks"], f"blocks-{name}", f"KV-cache blocks: {label}"),
+    ]
+
+
+def _halves(table: SummaryTable) -> list[SummaryTable]:
+    """A wide table as two that fit a page, each with the first column."""
+    middle = (len(table.columns) + 1) // 2
+    spans = (("Sequences, tokens, blocks", slice(1, middle)), ("Steps, time, quality", slice(middle, None)))
+    return [
+        SummaryTable(title, (table.columns[0], *table.columns[span]), tuple((row[0], *row[span]) for row in table.rows))
+        for title, span in spans
     ]
 
 
