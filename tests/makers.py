@@ -251,3 +251,26 @@ def make_tokenizer_folder(folder: Path, style: str, chat: str, *, bos_token: str
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "config.json").write_text("{}", encoding="utf-8")
     return folder
+
+
+def select(prepared: Any, statement: str) -> list[dict[str, Any]]:
+    """Rows of a prepared night's database."""
+    from tasks.night import store_of
+
+    with store_of(prepared).unit_of_work() as database:
+        rows: list[dict[str, Any]] = database.query_text(statement).to_pylist()
+    return rows
+
+
+def value(prepared: Any, statement: str) -> Any:
+    """The one value of a statement's one row."""
+    (row,) = select(prepared, statement)
+    (found,) = row.values()
+    return found
+
+
+def asked(log: Path) -> list[dict[str, Any]]:
+    """What the fake engine was asked: none where it never was."""
+    if not Path(log).exists():
+        return []
+    return [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]

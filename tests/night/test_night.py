@@ -1,6 +1,5 @@
 """A whole night over the real engine child, pipe, spool and database; only the model behind the pipe is a fake."""
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, 
 from tasks.keep.store import run_lock
 from tasks.night import NightRequest, prepare_night, run_night, store_of
 from tasks.plan import CacheAssumption, plan_night
-from tests.makers import make_inputs, make_settings, write_parquet
+from tests.makers import asked, make_inputs, make_settings, select, value, write_parquet
 
 LISTS = [0, 1, 2, 5, 9, 12]  # 0 + 0 + 1 + 2 + 4 + 5 windows of 4, stride 2
 NUM_WINDOWS = 12
@@ -38,26 +37,9 @@ def night(tmp_path, model_folder, fake_vllm):
     return make
 
 
-def select(prepared, statement):
-    with store_of(prepared).unit_of_work() as database:
-        return database.query_text(statement).to_pylist()
-
-
-def value(prepared, statement):
-    (row,) = select(prepared, statement)
-    (found,) = row.values()
-    return found
-
-
 def score_rows(prepared):
     columns = "query_id, doc_id, rank, score, score_kind, model_score, first_stage_rank, first_stage_score, status"
     return select(prepared, f"select {columns} from scores order by query_id, rank")
-
-
-def asked(log):
-    return (
-        [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()] if Path(log).exists() else []
-    )
 
 
 @pytest.mark.parametrize("decode_mode", ["first_token", "permutation"])

@@ -1,16 +1,14 @@
 """Every strategy and decode mode through a whole night: the real engine child, pipe, spool and database, a fake model."""
 
-import json
 import logging
 from datetime import date
-from pathlib import Path
 
 import pytest
 
 from tasks.errors import CanaryFailed, EngineError, InputError
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night import NightRequest, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
-from tests.makers import make_inputs, make_settings
+from tests.makers import asked, make_inputs, make_settings, select, value
 
 LISTS = [0, 1, 2, 7, 13]
 
@@ -62,23 +60,8 @@ def night(tmp_path, model_folder, fake_vllm):
     return make
 
 
-def select(prepared, statement):
-    with store_of(prepared).unit_of_work() as database:
-        return database.query_text(statement).to_pylist()
-
-
-def value(prepared, statement):
-    (row,) = select(prepared, statement)
-    (found,) = row.values()
-    return found
-
-
 def score_rows(prepared):
     return select(prepared, "select * exclude (run_id) from scores order by query_id, rank")
-
-
-def asked(log):
-    return [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("way", WAYS)
