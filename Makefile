@@ -49,7 +49,8 @@ demo: setup           ## rank the sample and show the result
 
 test: setup           ## all tests: the fast ones first
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m slow tests/night tests/unit -n auto --dist loadfile
+	@$(BIN)/pytest -m slow tests/engine tests/flow
 
 test-fast: setup      ## tests without engine and server
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal

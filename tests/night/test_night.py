@@ -218,6 +218,7 @@ def test_an_engine_that_dies_is_started_again_and_nothing_is_asked_twice(night, 
     assert value(prepared, "select status from runs") == "complete"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10, 87)
 def test_an_engine_that_dies_too_often_fails_the_run_and_the_next_start_goes_on(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=2)
@@ -328,6 +329,7 @@ def test_a_night_of_refusals_is_stored_and_not_published(night, fake_vllm):
         run_night(night(strategy__decode_mode="permutation"))
 
 
+@pytest.mark.slow
 def test_raising_a_limit_publishes_what_is_there_without_asking_again(night, fake_vllm, tmp_path):
     fake_vllm(answers=["no"], log=str(tmp_path / "asked"))
     with pytest.raises(CheckFailed):

@@ -17,38 +17,44 @@ from tasks.night import NightRequest, prepare_night, run_night, store_of
 from tasks.settings import StudySettings
 from tasks.study.arms import Arm, StudyRequest, arms_of, run_study
 from tasks.study.claims import fit_slope, read_findings
-from tests.makers import make_inputs, make_settings, write_parquet
+from tests.makers import FAKE_VLLM, make_inputs, make_settings, write_parquet
 
 LISTS = [30, 24, 0, 1]
 
 
-@pytest.fixture
-def study_file(tmp_path, model_folder, fake_vllm):
+def make_study(folder, model_folder, **settings):
     """A study of two lists, four engine settings and two windows."""
+    inputs = make_inputs(folder / "in", LISTS)
+    write_parquet(
+        folder / "in" / "qrels.parquet",
+        query_id=["q000", "q000", "q001", "q001"],
+        doc_id=["d0003", "d0009", "d0001", "d0020"],
+        relevance=[2, 1, 3, 1],
+    )
+    values = {
+        "strategy.name": None,
+        "strategy.decode_mode": None,
+        "strategy.window_size": None,
+        "strategy.stride": None,
+        "strategy.retries": 0,
+        "engine.max_num_batched_tokens": 4096,
+        "inputs.qrels": str(folder / "in" / "qrels.parquet"),
+        "study.limit_queries": 4,
+        "study.window_sizes": [6, 10],
+        "study.max_num_seqs": [4, 8, 16],
+    }
+    return make_settings(folder, model_folder, inputs | values | settings)
 
-    def make(**settings):
-        inputs = make_inputs(tmp_path / "in", LISTS)
-        write_parquet(
-            tmp_path / "in" / "qrels.parquet",
-            query_id=["q000", "q000", "q001", "q001"],
-            doc_id=["d0003", "d0009", "d0001", "d0020"],
-            relevance=[2, 1, 3, 1],
-        )
-        values = {
-            "strategy.name": None,
-            "strategy.decode_mode": None,
-            "strategy.window_size": None,
-            "strategy.stride": None,
-            "strategy.retries": 0,
-            "engine.max_num_batched_tokens": 4096,
-            "inputs.qrels": str(tmp_path / "in" / "qrels.parquet"),
-            "study.limit_queries": 4,
-            "study.window_sizes": [6, 10],
-            "study.max_num_seqs": [4, 8, 16],
-        }
-        return make_settings(tmp_path, model_folder, inputs | values | settings)
 
-    return make
+@pytest.fixture(scope="module")
+def study_run(tmp_path_factory, model_folder):
+    """A study that has run, with the file that asks for it and what its engines were asked."""
+    folder = tmp_path_factory.mktemp("study")
+    path = make_study(folder, model_folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAKE_VLLM))
+        patch.setenv("FAKE_VLLM", json.dumps({"log": str(folder / "asked")}))
+        yield run_study(request(path)), path, folder / "asked"
 
 
 def select(study, statement):
@@ -75,16 +81,15 @@ def test_arms_differ_from_the_base_in_one_setting_at_a_time():
         assert sum(differs) <= 1
 
 
-def test_a_study_is_a_run_an_arm_and_asks_nothing_twice(study_file, fake_vllm, tmp_path):
-    fake_vllm(log=str(tmp_path / "asked"))
-    path = study_file()
+@pytest.mark.slow
+def test_a_study_is_a_run_an_arm_and_asks_nothing_twice(study_run):
+    study, path, log = study_run
+    asked = log.read_text(encoding="utf-8")
 
-    study = run_study(request(path))
-    asked = (tmp_path / "asked").read_text(encoding="utf-8")
     again = run_study(request(path))
 
     assert (again.runs, again.num_passage_tokens) == (study.runs, study.num_passage_tokens)
-    assert (tmp_path / "asked").read_text(encoding="utf-8") == asked
+    assert log.read_text(encoding="utf-8") == asked
     assert len(study.runs) == 15
     statuses = select(study, "select status, count(*) as n from runs group by all")
     assert statuses == [{"status": "complete", "n": 15}]
@@ -94,9 +99,10 @@ def test_a_study_is_a_run_an_arm_and_asks_nothing_twice(study_file, fake_vllm, t
     assert study.num_passage_tokens > 0
 
 
-def test_a_killed_study_goes_on_with_the_arm_that_is_not_complete(study_file, fake_vllm, tmp_path):
+@pytest.mark.slow
+def test_a_killed_study_goes_on_with_the_arm_that_is_not_complete(model_folder, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=6)
-    path = study_file(**{"packing.max_engine_starts": 1})
+    path = make_study(tmp_path, model_folder, **{"packing.max_engine_starts": 1})
     with pytest.raises(EngineError):
         run_study(request(path))
     before = len((tmp_path / "asked").read_text(encoding="utf-8").splitlines())
@@ -109,8 +115,9 @@ def test_a_killed_study_goes_on_with_the_arm_that_is_not_complete(study_file, fa
     assert len(study.runs) == 15
 
 
-def test_where_tokens_allow_point_wise_queues_at_max_num_seqs_and_list_wise_does_not(study_file):
-    study = run_study(request(study_file()))
+@pytest.mark.slow
+def test_where_tokens_allow_point_wise_queues_at_max_num_seqs_and_list_wise_does_not(study_run):
+    study, _, _ = study_run
     findings = read_findings(study)
 
     for each in findings.arms:
@@ -131,8 +138,9 @@ def test_where_tokens_allow_point_wise_queues_at_max_num_seqs_and_list_wise_does
             assert each.values["num_full_steps"] == 0
 
 
-def test_the_timeline_adds_up_to_what_was_asked(study_file):
-    study = run_study(request(study_file()))
+@pytest.mark.slow
+def test_the_timeline_adds_up_to_what_was_asked(study_run):
+    study, _, _ = study_run
 
     for run in study.runs:
         (steps,) = select(
@@ -148,8 +156,9 @@ def test_the_timeline_adds_up_to_what_was_asked(study_file):
         assert steps["shortest"] >= 0
 
 
-def test_last_block_waste_is_that_of_every_sequence_to_the_token(study_file):
-    study = run_study(request(study_file()))
+@pytest.mark.slow
+def test_last_block_waste_is_that_of_every_sequence_to_the_token(study_run):
+    study, _, _ = study_run
 
     for each in read_findings(study).arms:
         rows = select(study, f"select prompt_tokens, output_tokens from windows where run_id = '{each.run.run_id}'")
@@ -171,8 +180,9 @@ def test_a_timeline_is_off_unless_it_is_asked_for(tmp_path, model_folder, fake_v
         assert database.query_text("select count(*) as n from engine_steps").to_pylist() == [{"n": 0}]
 
 
-def test_claims_are_told_with_numbers_and_a_reason(study_file, capsys):
-    path = study_file()
+@pytest.mark.slow
+def test_claims_are_told_with_numbers_and_a_reason(study_run, capsys):
+    _, path, _ = study_run
 
     main(["study", str(path), "--night", "2026-11-29", "--no-prefect"])
 

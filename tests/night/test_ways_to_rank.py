@@ -10,6 +10,8 @@ from tasks.night import NightRequest, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
 from tests.makers import asked, make_inputs, make_settings, select, value
 
+pytestmark = pytest.mark.slow  # one engine child a test: a minute on two cores
+
 LISTS = [0, 1, 2, 7, 13]
 
 WAYS = {

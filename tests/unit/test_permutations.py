@@ -146,6 +146,7 @@ def test_a_well_formed_answer_is_read_exactly(order):
     assert parsed.status == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [

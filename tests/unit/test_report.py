@@ -19,6 +19,8 @@ from tasks.read.documents import find_passages
 from tasks.read.parquet_files import hide_url_secrets, open_input
 from tests.makers import FAKE_VLLM, make_finished_run, make_settings, make_text, write_parquet
 
+pytestmark = pytest.mark.slow  # nights and charts: half a minute
+
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE_QUERY = f"</svg>{SCRIPT} $x$"
 DOCS = [SCRIPT, "</svg>", *(f"d{number}" for number in range(12))]

@@ -191,6 +191,7 @@ def held(store):
         child.join()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(13)
 def test_a_reader_waits_for_a_short_lock_and_gives_up_on_a_long_one(store, held):
     held(0.4)
@@ -319,6 +320,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_store(tmp_path):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_a_million_rows_load_in_bulk(store, spool):
     """Row by row this takes minutes; ten seconds decide."""

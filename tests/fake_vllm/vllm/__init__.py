@@ -96,6 +96,7 @@ class LLM:
         block_size = self._told.get("block_size", args.block_size or 16)
         num_blocks = self._told.get("num_gpu_blocks", 4_000)
         concurrency = num_blocks / -(-args.max_model_len // block_size)
+        self._last_ts = self._latest_ts = 0.0
         self._scheduler = _Scheduler(args, num_blocks, block_size)
         self._details = args.enable_logging_iteration_details
         self.llm_engine = SimpleNamespace(
@@ -129,6 +130,7 @@ class LLM:
             time.sleep(3600)
         time.sleep(self._told.get("batch_s", 0.0))
         self._log(prompts, sampling_params, batch_no)
+        self._last_ts = self._latest_ts
         self._scheduler.waiting = [len(prompt["prompt_token_ids"]) for prompt in prompts]
         while self._scheduler.waiting:
             self.llm_engine.step()
@@ -197,7 +199,7 @@ class LLM:
 
     def _metrics(self, ids, gaps):
         """Vllm's clocks of one request: `*_ts` monotonic, the first token's latency by wall clock."""
-        queued = time.monotonic()
+        queued = max(time.monotonic(), self._last_ts)  # requests of a later call come later
         scheduled = queued + 0.1 * _draw(ids, "queue")
         first = scheduled + 0.3 * _draw(ids, "prefill")
         metrics = {
@@ -208,6 +210,7 @@ class LLM:
             "first_token_latency": first - queued + 0.01,
             "num_preemptions": 0,
         }
+        self._latest_ts = max(self._latest_ts, metrics["last_token_ts"])
         if "metrics_log" in self._told:
             with open(self._told["metrics_log"], "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(metrics | {"num_tokens": len(gaps) + 1, "gaps": gaps}) + "\n")
