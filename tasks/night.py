@@ -162,7 +162,8 @@ class Night:
         self.state = state  # before this start; None: the run is new
         self.store = store
         self._staged: StagedInput | None = None
-        self._canaries_asked = False
+        self._has_begun = False
+        self._is_engine_noted = False
 
     @property
     def is_ranked(self) -> bool:
@@ -228,8 +229,7 @@ class Night:
                 cohort = self._fill_cohort(ledger, first, last, progress)
                 cohort.commit_unasked()
                 if cohort.needs_engine:
-                    self._note_engine(asked.info)
-                    self._ask_canaries(asked)
+                    self._begin_asking(asked)
                     cohort.rank(asked, progress.add)
         ledger.close()
         self._warn_of_low_id_mass()
@@ -328,16 +328,25 @@ class Night:
         with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
             yield own
 
+    def _begin_asking(self, engine: EngineOnDemand) -> None:
+        """Before the first batch of this start: notes the engine, if it is somebody else's, and asks the canaries."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        info = engine.info
+        if not self._is_engine_noted:
+            self._note_engine(info)
+        self._ask_canaries(engine)
+
     def _ask_canaries(self, engine: Engine) -> None:
-        """Asks the pairs whose order is known, before the run's first batch of this start.
+        """Asks the pairs whose order is known.
 
         Raises:
             CanaryFailed: the model orders them wrongly or not at all, and `[checks] canary` is to stop.
         """
         policy = self.prepared.settings.checks.canary
-        if policy == "off" or self._canaries_asked:
+        if policy == "off":
             return
-        self._canaries_asked = True
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
         rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
         self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows))
@@ -356,6 +365,7 @@ class Night:
         if self.prepared.settings.packing.promise == "no_preemption":
             prompt_tokens, max_tokens = self.prepared.recipe.largest_need
             check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
+        self._is_engine_noted = True
         limits = info.limits
         self.store.update(
             "note_engine",
