@@ -12,7 +12,8 @@ import pytest
 
 from flows import local_server
 from tasks.database import DatabaseLimits, open_database
-from tests.makers import ROOT, SAMPLE_MODEL
+from tests.makers import FAKE_VLLM, ROOT, SAMPLE_MODEL
+from tests.night.test_study import make_study
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +157,33 @@ def test_a_dry_run_logs_its_plan_and_writes_nothing(stack, tmp_path):
     assert list(tmp_path.iterdir()) == []
     logs = ask(stack, "/logs/filter", limit=200)
     assert any("Prompts by round" in line["message"] for line in logs)
+
+
+def test_a_study_is_a_flow_run_with_its_claims_and_its_page_as_artifacts(stack, tmp_path, model_folder):
+    """On the fake engine: what the flow does is the same on any."""
+    path = make_study(tmp_path, model_folder, **{"study.max_num_seqs": [8], "study.queries_at_once": []})
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "flows.command", "study", str(path)],
+        cwd=ROOT,
+        env=local_server.environment(*stack) | {"PYTHONPATH": str(FAKE_VLLM)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    assert "holds here" in answer.stdout
+    assert "Warning" not in answer.stderr
+    (run,) = ask(stack, "/flow_runs/filter", flows={"name": {"any_": ["study"]}})
+    assert run["state"]["type"] == "COMPLETED"
+    found = ask(stack, "/artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})
+    by_key = {each["key"]: each["data"] for each in found}
+    assert "## Claims" in by_key["study-claims"]
+    page = tmp_path / "var" / "reports" / "study-nightly.html"
+    assert page.as_uri() in by_key["study-page"]
+    assert page.exists()
 
 
 def test_nothing_listens_beyond_loopback_and_nothing_is_written_under_home(stack):
