@@ -25,6 +25,7 @@ from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
+from tasks.keep.publish import publish_run
 from tasks.keep.spool import Spool
 from tasks.keep.store import NewRun, RunState, Store, run_lock
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
@@ -261,7 +262,7 @@ class Night:
     def publish(self) -> None:
         """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed."""
         if self.prepared.publish and not self._failed_checks():
-            self.store.publish_run(self.run_id)
+            publish_run(self.store, self.run_id, is_whole=True)  # a limited night does not come here
             logger.info("run_id=%s published", self.run_id)
 
     def conclude(self) -> None:
@@ -530,6 +531,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         git_commit=git_commit(ROOT),
         host=socket.gethostname(),
         flow_run_id=flow_run_id,
+        is_limited=prepared.limit_queries is not None,
     )
 
 

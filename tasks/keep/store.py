@@ -59,6 +59,7 @@ class NewRun:
     git_commit: str | None
     host: str
     flow_run_id: str | None
+    is_limited: bool  # only the first queries, for a trial
 
 
 class Store:
@@ -108,7 +109,8 @@ class Store:
         To be called with the run lock held.
         """
         start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
-        resume = {name: start[name] for name in ("run_id", "versions", "git_commit", "host", "flow_run_id")}
+        anew = ("run_id", "versions", "git_commit", "host", "flow_run_id", "is_limited")
+        resume = {name: start[name] for name in anew}
         with self.unit_of_work() as database, database.transaction():
             database.execute("run/fail_abandoned_runs", {"run_id": run.run_id})
             database.execute(
@@ -147,12 +149,6 @@ class Store:
         """Rows of one SQL file, by its own connection."""
         with self.unit_of_work() as database:
             return database.query(name, parameters)
-
-    def publish_run(self, run_id: str) -> None:
-        """Makes a complete run the one of its night; its outcomes, only needed to resume it, go."""
-        with self.unit_of_work() as database, database.transaction():
-            database.execute("run/publish_run", {"run_id": run_id})
-            database.execute("run/drop_outcomes", {"run_id": run_id})
 
     def load_spool(self, spool: Spool, run_id: str, *, wait_s: float = LOAD_WAIT_S) -> int:
         """Moves the committed batches into the database; returns how many. They leave the spool only after.
