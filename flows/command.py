@@ -32,6 +32,10 @@ Overrides = Annotated[
     Parameter(name="--set", help="section.key=value over the settings file; may be repeated.", negative=()),
 ]
 Database = Annotated[Path | None, Parameter(help="Database file; var/packrank.duckdb of the checkout if not given.")]
+StoreOverrides = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", help="store.key=value over the run's own settings; may be repeated.", negative=()),
+]
 Format = Literal["table", "csv", "json", "parquet"]
 
 
@@ -212,20 +216,20 @@ def report(
 
 
 @app.command
-def publish(run_id: str, *, database: Database = None) -> None:
-    """Show a complete run whose checks passed in latest_scores."""
+def publish(run_id: str, *, database: Database = None, set_: StoreOverrides = ()) -> None:
+    """Show a complete run whose checks passed in latest_scores; of a published one, write its export again."""
     from tasks.offer.publication import publish_by_hand
 
-    for line in publish_by_hand(_database(database), run_id):
+    for line in publish_by_hand(_database(database), run_id, _overrides(set_)):
         print(line)
 
 
 @app.command
-def unpublish(run_id: str, *, database: Database = None) -> None:
-    """Take a published run back: latest_scores shows the night before."""
+def unpublish(run_id: str, *, database: Database = None, set_: StoreOverrides = ()) -> None:
+    """Take a published run back, with its export: latest_scores shows the night before."""
     from tasks.offer.publication import unpublish_by_hand
 
-    for line in unpublish_by_hand(_database(database), run_id):
+    for line in unpublish_by_hand(_database(database), run_id, _overrides(set_)):
         print(line)
 
 

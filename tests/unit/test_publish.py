@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from tasks.database import DatabaseLimits
-from tasks.errors import AlreadyRunning, CheckFailed, PackrankError, StoreError
+from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, PackrankError, StoreError
 from tasks.keep.publish import publish_run
 from tasks.keep.store import Store, run_lock
 from tasks.offer.publication import publish_by_hand, unpublish_by_hand
@@ -102,6 +102,23 @@ def test_neither_goes_on_beside_a_run_or_without_a_database(database):
         with pytest.raises(StoreError, match="no such database"):
             by_hand(database.with_name("none.duckdb"), "x")
     assert not database.with_name("none.duckdb").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ({"strategy.depth": 3}, "wanted store.KEY=VALUE"),
+        ({"store.exports": "x"}, r"\[store\] exports: unknown key"),
+        ({"store.export": 3}, r"\[store\] export = 3"),
+    ],
+)
+def test_a_wrong_override_publishes_nothing(database, override, words):
+    make(database, "x")
+
+    with pytest.raises(ConfigError, match=words):
+        publish_by_hand(database, "x", override)
+
+    assert shown(database) == set()
 
 
 def test_a_failure_after_publishing_does_not_undo_it(database):
