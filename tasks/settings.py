@@ -347,6 +347,7 @@ class StoreSettings(Section):
     threads: PositiveInt = 2
     load_every_s: PositiveInt = 5  # how long a committed batch may wait in the spool
     export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
+    published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
 
     @field_validator("export")
     @classmethod

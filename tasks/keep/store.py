@@ -65,9 +65,10 @@ class NewRun:
 class Store:
     """One database file."""
 
-    def __init__(self, path: Path, limits: DatabaseLimits) -> None:
+    def __init__(self, path: Path, limits: DatabaseLimits, *, storage_version: str | None = None) -> None:
         self.path = path
         self.limits = limits
+        self._storage_version = storage_version  # of a new file; the newest if not given
 
     def prepare(self) -> None:
         """Creates or completes the schema, and renews the views.
@@ -142,7 +143,9 @@ class Store:
     @contextmanager
     def unit_of_work(self) -> Iterator[Database]:
         """A connection for a few statements that belong together."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+        with open_database(
+            self.path, self.limits, wait_s=OWN_WAIT_S, storage_version=self._storage_version
+        ) as database:
             yield database
 
     def query(self, name: str, parameters: Mapping[str, object]) -> pa.Table:

@@ -10,6 +10,7 @@ from tasks.environment import checkout_path
 from tasks.errors import FollowUpFailed, PackrankError, StoreError
 from tasks.keep.publish import publish_run, unpublish_run
 from tasks.keep.store import Store, run_lock
+from tasks.offer.database_copy import copy_published
 from tasks.offer.exports import PublishedNight, export_night
 from tasks.settings import StoreSettings, store_settings
 
@@ -68,6 +69,8 @@ def _offers(store: Store, settings: StoreSettings, run_id: str) -> list[Step]:
     if settings.export is not None:
         root = checkout_path(settings.export)
         steps.append(lambda: export_night(store, published, root))
+    if settings.published_copy:
+        steps.append(lambda: copy_published(store))
     return steps
 
 
