@@ -349,6 +349,9 @@ class StoreSettings(Section):
     export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
     published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
 
+    keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
+    keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
+
     @field_validator("export")
     @classmethod
     def _local_folder(cls, value: str | None) -> str | None:

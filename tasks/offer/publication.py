@@ -12,6 +12,7 @@ from tasks.keep.publish import publish_run, unpublish_run
 from tasks.keep.store import Store, run_lock
 from tasks.offer.database_copy import copy_published
 from tasks.offer.exports import PublishedNight, export_night
+from tasks.offer.retention import Horizon, delete_old_runs, delete_old_windows
 from tasks.settings import StoreSettings, store_settings
 
 Step = Callable[[], str]  # returns what to tell, one line
@@ -58,7 +59,21 @@ def follow_up(store: Store, settings: StoreSettings, run_id: str) -> list[str]:
     Raises:
         FollowUpFailed: naming all that failed, after all was tried.
     """
-    return _do(store, run_id, "published", _offers(store, settings, run_id))
+    steps = [*_ends(store, settings, run_id), *_offers(store, settings, run_id)]  # what is deleted is not copied
+    return _do(store, run_id, "published", steps)
+
+
+def _ends(store: Store, settings: StoreSettings, run_id: str) -> list[Step]:
+    """What ends with the night."""
+    (run,) = store.query("run/find_run", {"run_id": run_id}).to_pylist()
+    steps: list[Step] = []
+    if settings.keep_nights is not None:
+        runs = Horizon(run["name"], run_id, settings.keep_nights)
+        steps.append(lambda: delete_old_runs(store, runs))
+    if settings.keep_window_nights is not None:
+        windows = Horizon(run["name"], run_id, settings.keep_window_nights)
+        steps.append(lambda: delete_old_windows(store, windows))
+    return steps
 
 
 def _offers(store: Store, settings: StoreSettings, run_id: str) -> list[Step]:
