@@ -17,6 +17,8 @@ from tasks.settings import StoreSettings, store_settings
 
 Step = Callable[[], str]  # returns what to tell, one line
 
+ENDS = ("keep_nights", "keep_window_nights")
+
 
 def publish_by_hand(database: Path, run_id: str, overrides: Mapping[str, object] | None = None) -> list[str]:
     """Publishes a complete run whose checks passed, and does what follows; returns what to tell, a line each.
@@ -24,7 +26,8 @@ def publish_by_hand(database: Path, run_id: str, overrides: Mapping[str, object]
     Args:
         database: where the run lies.
         run_id: a complete run, or a published one of which only the rest is to be done again.
-        overrides: `store.key` -> value over the settings that are stored with the run.
+        overrides: `store.key` -> value over the settings that are stored with the run. Only here may stand how many
+            nights are kept: what an old run's settings say of that is no reason to delete anything today.
 
     Raises:
         AlreadyRunning: a run is in progress on the database.
@@ -106,9 +109,11 @@ def _do(store: Store, run_id: str, done: str, steps: list[Step]) -> list[str]:
 
 
 def _settings_of(store: Store, run_id: str, overrides: Mapping[str, object] | None) -> StoreSettings:
-    """`[store]` as it is stored with the run; the defaults where there is no such run, which others tell."""
+    """`[store]` as it is stored with the run, but for ENDS; the defaults where there is no such run: others tell."""
     (run,) = store.query("run/find_run", {"run_id": run_id}).to_pylist() or [{"settings": "{}"}]
-    return store_settings(json.loads(run["settings"]), overrides or {})
+    stored = json.loads(run["settings"]).get("store", {})
+    kept = {key: value for key, value in stored.items() if key not in ENDS}
+    return store_settings({"store": kept}, overrides or {})
 
 
 @contextmanager
@@ -119,5 +124,8 @@ def _locked_store(database: Path, run_id: str) -> Iterator[Store]:
     scratch = database.parent / "tmp" / f"{database.stem}.duckdb"
     with run_lock(database, run_id):
         store = Store(database, DatabaseLimits(settings.memory_limit, settings.threads, scratch))
+        with store.unit_of_work() as opened:
+            if not opened.has_table("runs"):  # somebody else's database gets no tables of ours
+                raise StoreError(f"{database}: has no runs, it is no database of packrank's. Give another --database.")
         store.prepare()
         yield store

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -107,6 +108,17 @@ def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(ni
     assert select(failed, "select status, error from runs") == [{"status": "published", "error": None}]
     assert value(failed, "select count(*) from latest_scores") == 5
     run_night(failed)  # already done
+
+
+def test_a_published_night_ends_those_that_are_too_old(night):
+    prepared = night([2], publish=True, store__keep_nights=1)
+    run_night(replace(prepared, night=date(2026, 11, 28), base_run_id="older"))
+    assert select(prepared, "select run_id from runs") == [{"run_id": "older"}]
+
+    run_id = run_night(prepared)
+
+    assert select(prepared, "select run_id from runs") == [{"run_id": run_id}]
+    assert value(prepared, "select count(*) from scores") == 2
 
 
 def test_the_same_command_again_is_already_done(night, fake_vllm, tmp_path):

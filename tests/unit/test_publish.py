@@ -121,6 +121,16 @@ def test_a_wrong_override_publishes_nothing(database, override, words):
     assert shown(database) == set()
 
 
+def test_somebody_elses_database_gets_no_tables(database):
+    database.parent.mkdir(parents=True)
+    rows(database, "create table theirs (x integer)")
+
+    with pytest.raises(StoreError, match="has no runs, it is no database of packrank's"):
+        publish_by_hand(database, "x")
+
+    assert rows(database, "select table_name as name from duckdb_tables()") == [{"name": "theirs"}]
+
+
 def test_a_failure_after_publishing_does_not_undo_it(database):
     make(database, "x")
     publish_by_hand(database, "x")

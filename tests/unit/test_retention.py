@@ -56,14 +56,14 @@ def night(database):
             run_id,
             order,
             night=FIRST + timedelta(days=day),
-            settings={"store": settings or {}},
             failed_checks=given.pop("failed_checks", []),
             **given,
         )
         add_rows(database, run_id, "batches", [{"batch_no": 0, "num_prompts": 1}])
         add_rows(database, run_id, "windows", [{"docs": [0, 1]}])
         add_rows(database, run_id, "engine_steps", [{"step": 0}])
-        return publish_by_hand(database, run_id) if publish else []
+        overrides = {f"store.{key}": value for key, value in (settings or {}).items()}
+        return publish_by_hand(database, run_id, overrides) if publish else []
 
     return make
 
@@ -73,6 +73,18 @@ def test_everything_is_kept_where_nothing_says_otherwise(night, database):
         night(f"r{day}", day)
 
     assert len(runs_in(database)) == 4
+
+
+def test_what_an_old_run_says_of_retention_deletes_nothing_by_hand(night, database):
+    strict = {"store": {"keep_nights": 1, "keep_window_nights": 1}}
+    make_finished_run(database, "strict", ORDER, night=FIRST, settings=strict, failed_checks=[])
+    for day in range(1, 3):
+        night(f"r{day}", day)
+
+    publish_by_hand(database, "strict")
+
+    assert runs_in(database) == {"strict", "r1", "r2"}
+    assert runs_in(database, "windows") == {"r1", "r2"}
 
 
 def test_only_the_newest_published_nights_of_the_series_stay(night, database):
