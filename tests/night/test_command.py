@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,30 @@ def test_explain_shows_windows_answers_and_order(packrank, finished):
     ):
         assert words in shown
     assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
+
+
+def test_publish_and_unpublish_say_what_they_did(packrank, finished, tmp_path):
+    database = tmp_path / "copied.duckdb"
+    shutil.copy(finished[0] / "var" / "test.duckdb", database)
+    (run,) = json.loads(packrank("sql", "select run_id from runs", "--database", database, "--format", "json").stdout)
+    (tmp_path / "out").mkdir()
+    options = (run["run_id"], "--database", "copied.duckdb", "--set", "store.export=out")
+
+    published = packrank("publish", *options, "--set", "store.published_copy=true", cwd=tmp_path)
+    shown = packrank("sql", "select * from latest_scores", "--database", tmp_path / "copied.published.duckdb")
+    taken_back = packrank("unpublish", *options, cwd=tmp_path)
+
+    folder = tmp_path / "out" / "nightly" / "night=2026-11-29"
+    assert published.returncode == taken_back.returncode == 0, published.stderr + taken_back.stderr
+    assert published.stdout.splitlines()[:2] == [
+        f"run {run['run_id']}: published",
+        f"export: {folder}/scores.parquet, 10 rows of 3 queries",
+    ]
+    assert "10 rows" in shown.stdout
+    assert taken_back.stdout.splitlines() == [
+        f"run {run['run_id']}: no longer published",
+        f"export: {folder} withdrawn",
+    ]
 
 
 @pytest.mark.fault(90)
