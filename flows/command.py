@@ -32,6 +32,10 @@ Overrides = Annotated[
     Parameter(name="--set", help="section.key=value over the settings file; may be repeated.", negative=()),
 ]
 Database = Annotated[Path | None, Parameter(help="Database file; var/packrank.duckdb of the checkout if not given.")]
+StoreOverrides = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", help="store.key=value over the run's own settings; may be repeated.", negative=()),
+]
 Format = Literal["table", "csv", "json", "parquet"]
 
 
@@ -93,16 +97,22 @@ def plan(
 
 @app.command
 def sql(
-    statement: Annotated[str, Parameter(help="A statement, or the name of a file of sql/reports.")],
+    statement: Annotated[str | None, Parameter(help="A statement, or the name of a file of sql/reports.")] = None,
     *,
+    list_: Annotated[
+        bool, Parameter(name="--list", help="The files of sql/reports, and what each shows.", negative=())
+    ] = False,
     database: Database = None,
     format_: Annotated[Format, Parameter(name="--format")] = "table",
     output: Annotated[Path | None, Parameter(help="File to write instead of stdout; needed for parquet.")] = None,
 ) -> None:
     """Run SQL read-only, also while a run writes."""
-    from tasks.judge.queries import run_statement, write_result
+    from tasks.judge.queries import list_reports, run_statement, write_result
 
-    write_result(run_statement(_database(database), statement), format_, output)
+    if list_ == (statement is not None):
+        raise ConfigError("sql: give a statement or the name of a report, or --list for the reports that there are.")
+    rows = list_reports() if statement is None else run_statement(_database(database), statement)
+    write_result(rows, format_, output)
 
 
 @app.command
@@ -203,6 +213,24 @@ def report(
     from tasks.judge.report import report_run
 
     print(report_run(_database(database), run_id, None if output is None else Path.cwd() / output))
+
+
+@app.command
+def publish(run_id: str, *, database: Database = None, set_: StoreOverrides = ()) -> None:
+    """Show a complete run whose checks passed in latest_scores; of a published one, write its export again."""
+    from tasks.offer.publication import publish_by_hand
+
+    for line in publish_by_hand(_database(database), run_id, _overrides(set_)):
+        print(line)
+
+
+@app.command
+def unpublish(run_id: str, *, database: Database = None, set_: StoreOverrides = ()) -> None:
+    """Take a published run back, with its export: latest_scores shows the night before."""
+    from tasks.offer.publication import unpublish_by_hand
+
+    for line in unpublish_by_hand(_database(database), run_id, _overrides(set_)):
+        print(line)
 
 
 @app.command

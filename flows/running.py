@@ -15,7 +15,7 @@ from rich.console import Console
 from flows.local_server import running_stack_url, start_private_server
 from flows.progress import TerminalBar
 from tasks.environment import set_prefect_environment
-from tasks.errors import CheckFailed
+from tasks.errors import CheckFailed, FollowUpFailed
 from tasks.judge.report import report_path
 from tasks.judge.summary import print_tables, summarise
 from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
@@ -121,10 +121,10 @@ def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -
 
 @contextmanager
 def _tables_at_the_end(prepared: PreparedNight, console: Console) -> Iterator[None]:
-    """Prints the run's tables after it went through, also where its checks failed."""
+    """Prints the run's tables after it went through, also where its checks failed, or what follows publishing."""
     try:
         yield
-    except CheckFailed:
+    except (CheckFailed, FollowUpFailed):
         _show_tables(prepared, console)
         raise
     _show_tables(prepared, console)

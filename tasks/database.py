@@ -21,6 +21,7 @@ from tasks.errors import StoreError, first_line
 SQL_FOLDER = ROOT / "sql"
 
 Parameters = Mapping[str, object]
+Config = dict[str, str | bool | int | float | list[str]]
 ArrowTables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
 
@@ -107,17 +108,32 @@ class Database:
 
 @contextmanager
 def open_database(
-    path: Path, limits: DatabaseLimits, *, read_only: bool = False, wait_s: float = 1.0
+    path: Path,
+    limits: DatabaseLimits,
+    *,
+    read_only: bool = False,
+    wait_s: float = 1.0,
+    storage_version: str | None = None,
 ) -> Iterator[Database]:
     """Opens the file for one unit of work, and closes it after.
 
     DuckDB lets one process write or several read, and refuses at once: so a lock held elsewhere is retried every
     10 ms up to `wait_s`.
 
+    Args:
+        path: the file; a new one is made if it is not there.
+        limits: what DuckDB may take from the host.
+        read_only: whether others may read beside it.
+        wait_s: how long a lock held elsewhere is waited for, seconds.
+        storage_version: of DuckDB, for a new file: older clients than the newest can open it.
+
     Raises:
         StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open.
     """
-    connection = _connect(path, limits, read_only=read_only, wait_s=wait_s)
+    config = _config_of(limits)
+    if storage_version is not None:
+        config["storage_compatibility_version"] = storage_version
+    connection = _connect(path, config, read_only=read_only, wait_s=wait_s)
     try:
         yield Database(connection)
     finally:
@@ -129,13 +145,16 @@ def read_sql(name: str) -> str:
     return (SQL_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _connect(path: Path, limits: DatabaseLimits, *, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
-    config: dict[str, str | bool | int | float | list[str]] = {
+def _config_of(limits: DatabaseLimits) -> Config:
+    return {
         "memory_limit": limits.memory_limit,
         "threads": limits.threads,
         "temp_directory": str(limits.temp_directory),
         "autoinstall_known_extensions": False,  # nothing is downloaded
     }
+
+
+def _connect(path: Path, config: Config, *, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
     deadline = time.monotonic() + wait_s
     while True:
         try:

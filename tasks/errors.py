@@ -33,6 +33,10 @@ class CheckFailed(PackrankError):
     exit_code = 4
 
 
+class FollowUpFailed(PackrankError):
+    """The scores are published, but what follows that is not all done: whoever owns its folder or disk acts."""
+
+
 class AlreadyRunning(PackrankError):
     """Another run holds the database's run lock."""
 

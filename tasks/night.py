@@ -19,15 +19,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.environment import ROOT
-from tasks.errors import CanaryFailed, CheckFailed, ConfigError, StoreError
+from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed, StoreError
 from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
+from tasks.keep.publish import publish_run
 from tasks.keep.spool import Spool
 from tasks.keep.store import NewRun, RunState, Store, run_lock
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
+from tasks.offer.publication import follow_up
 from tasks.pack.kv_budget import check_promise
 from tasks.prompt.model_files import find_model_folder
 from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
@@ -164,6 +166,7 @@ class Night:
         self._staged: StagedInput | None = None
         self._has_begun = False
         self._is_engine_noted = False
+        self._follow_up_error: FollowUpFailed | None = None
 
     @property
     def is_ranked(self) -> bool:
@@ -259,16 +262,25 @@ class Night:
         run_checks(self.store, self.run_id, checks)
 
     def publish(self) -> None:
-        """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed."""
+        """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed.
+
+        Then does what `[store]` wants done after that; what of it failed, `conclude` tells.
+        """
         if self.prepared.publish and not self._failed_checks():
-            self.store.publish_run(self.run_id)
+            publish_run(self.store, self.run_id, is_whole=True)  # a limited night does not come here
             logger.info("run_id=%s published", self.run_id)
+            try:
+                for line in follow_up(self.store, self.prepared.settings.store, self.run_id):
+                    logger.info("run_id=%s %s", self.run_id, line)
+            except FollowUpFailed as error:
+                self._follow_up_error = error
 
     def conclude(self) -> None:
         """Ends a night that went through.
 
         Raises:
             CheckFailed: its scores are stored, but a check failed and they are not published.
+            FollowUpFailed: they are published, but not exported, say.
         """
         if self.is_done:
             logger.info("run_id=%s already done", self.run_id)
@@ -278,6 +290,8 @@ class Night:
                 f"run {self.run_id}: {len(failed)} checks failed, the scores are stored but not published: "
                 f"{'; '.join(failed)}. docs/operations.md says what to do."
             )
+        if self._follow_up_error is not None:
+            raise self._follow_up_error
 
     def _failed_checks(self) -> list[str]:
         return failed_checks(self.store, self.run_id)
@@ -428,7 +442,7 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
         try:
             yield night
         except BaseException as error:
-            if not (night.is_ranked or isinstance(error, CheckFailed)):
+            if not (night.is_ranked or isinstance(error, CheckFailed | FollowUpFailed)):
                 _note_failure(night.store, night.run_id, error)
             raise
         finally:
@@ -540,6 +554,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         git_commit=git_commit(ROOT),
         host=socket.gethostname(),
         flow_run_id=flow_run_id,
+        is_limited=prepared.limit_queries is not None,
     )
 
 

@@ -52,6 +52,7 @@ PATH_SETTINGS = (
     "prompt.cascade_template",
     "engine.model",
     "store.database",
+    "store.export",
 )
 
 PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
@@ -345,6 +346,18 @@ class StoreSettings(Section):
     memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")
     threads: PositiveInt = 2
     load_every_s: PositiveInt = 5  # how long a committed batch may wait in the spool
+    export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
+    published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
+
+    keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
+    keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
+
+    @field_validator("export")
+    @classmethod
+    def _local_folder(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value:
+            raise ValueError("wanted a local folder, whose files take their names at once; copy on from there")
+        return value
 
 
 class CheckSettings(Section):
@@ -433,6 +446,24 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
         return Settings.model_validate(document)
     except ValidationError as error:
         raise ConfigError(f"{path}: {'; '.join(_complaint(detail) for detail in error.errors())}") from error
+
+
+def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, object]) -> StoreSettings:
+    """`[store]` of settings that are stored with a run, `store.key` overrides laid over it.
+
+    Raises:
+        ConfigError: an override of another section, or a value that is not allowed.
+    """
+    document: dict[str, Any] = {"store": dict(run_settings.get("store", {}))}
+    for dotted, value in overrides.items():
+        if not dotted.startswith("store."):
+            raise ConfigError(f"--set {dotted}: a finished run has its settings; wanted store.KEY=VALUE.")
+        _lay_over(document, dotted, value)
+    try:
+        return StoreSettings.model_validate(document["store"])
+    except ValidationError as error:
+        details = [dict(detail, loc=("store", *detail["loc"])) for detail in error.errors()]
+        raise ConfigError("; ".join(_complaint(detail) for detail in details)) from error
 
 
 def parse_override(text: str) -> tuple[str, object]:

@@ -172,6 +172,9 @@ def make_finished_run(
     settings: Mapping[str, object] | None = None,
     scores_run_id: str | None = None,
     hour: int = 1,
+    night: date = date(2026, 11, 29),
+    is_limited: bool = False,
+    failed_checks: Sequence[str] | None = None,
 ) -> None:
     """A run as a night leaves it, without a night.
 
@@ -184,10 +187,12 @@ def make_finished_run(
         settings: as stored.
         scores_run_id: the run that computed the rows; this one if not given, else no row is written.
         hour: when it started.
+        night: its night.
+        is_limited: whether it is a trial.
+        failed_checks: as its checks left them; not checked if not given.
     """
     store = Store(database, DatabaseLimits("200MB", 1, database.parent / "spill"))
     store.prepare()
-    night = date(2026, 11, 29)
     run = NewRun(
         run_id=run_id,
         name=name,
@@ -205,6 +210,7 @@ def make_finished_run(
         git_commit=None,
         host="h",
         flow_run_id=None,
+        is_limited=is_limited,
     )
     rankings = [
         {"run_id": run_id, "query_id": query, "scores_run_id": scores_run_id or run_id, "status": "ranked"}
@@ -224,6 +230,8 @@ def make_finished_run(
         if scores_run_id is None:
             opened.execute("load/insert_scores", tables={"incoming": pa.Table.from_pylist(scores, SCHEMAS["scores"])})
         opened.execute("run/finish_run", {"run_id": run_id, "status": status, "error": None})
+        if failed_checks is not None:
+            opened.execute("run/note_checks", {"run_id": run_id, "failed_checks": list(failed_checks)})
 
 
 # Chat templates of the forms that model families have, in words of our own.

@@ -6,6 +6,7 @@ select
     $night::date as night,
     'running' as status,
     false as is_degraded,
+    $is_limited::boolean as is_limited,
     $started_at::timestamptz as started_at,
     $settings::json as settings,
     $resolved::json as resolved,

@@ -4,6 +4,7 @@ set
     status = 'running',
     finished_at = null,
     error = null,
+    is_limited = $is_limited::boolean,
     versions = $versions::json,
     git_commit = $git_commit,
     host = $host,

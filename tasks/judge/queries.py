@@ -48,6 +48,13 @@ def run_statement(database: Path, statement: str) -> pa.Table:
     return read_rows(database, statement, {})
 
 
+def list_reports() -> pa.Table:
+    """The files of sql/reports by name, each with its header comment: what it shows, units included."""
+    paths = sorted((SQL_FOLDER / "reports").glob("*.sql"))
+    headers = [read_sql(f"reports/{path.stem}").splitlines()[0].removeprefix("-- ") for path in paths]
+    return pa.table({"report": [path.stem for path in paths], "shows": headers})
+
+
 def write_result(rows: pa.Table, form: Literal["table", "csv", "json", "parquet"], output: Path | None) -> None:
     """Writes rows to a file or to stdout.
 

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -31,6 +32,7 @@ from tasks.judge.summary import SummaryTable, pairs
 from tasks.keep.tables import SCHEMAS
 
 ExportForm = Literal["trec", "parquet", "jsonl"]
+Query = Callable[[str, Mapping[str, object]], pa.Table]  # name of a SQL file, its parameters -> its rows
 
 QUERIES_A_READ = 2_000  # bounds memory, and the time for which a writer waits
 DOCUMENTS_A_WRITE = 2_048
@@ -128,9 +130,9 @@ def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, t
         raise ConfigError(f"--output {output}: wanted a file in a folder that is there.")
     run = find_ranked_run(database, run_id)
     write = {"trec": _trec_writer(run.name), "parquet": _write_parquet, "jsonl": _write_jsonl}[form]
-    tally = _Tally()
+    tally = Tally()
     with whole_file(output) as stream:
-        write(stream, tally.counted(_score_tables(database, run_id, top_k)))
+        write(stream, tally.counted(score_tables(partial(_read_file, database), run_id, top_k)))
     return Exported(output, tally.num_queries, tally.num_rows)
 
 
@@ -179,7 +181,7 @@ def import_files(folder: Path, sources: ImportSources) -> Imported:
     return replace(made, folder=folder.absolute())
 
 
-class _Tally:
+class Tally:
     """Counts what an export streams."""
 
     def __init__(self) -> None:
@@ -187,22 +189,31 @@ class _Tally:
         self.num_rows = 0
 
     def counted(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The same tables, counted as they pass."""
         for table in tables:
             self.num_queries += len(table.column("query_id").unique())
             self.num_rows += table.num_rows
             yield table
 
 
-def _score_tables(database: Path, run_id: str, top_k: int | None) -> Iterator[pa.Table]:
-    """The run's rows, whole queries at a time, so that a run in progress gets its turn at the database."""
-    listed = read_rows(database, read_sql("summary/list_queries"), {"run_id": run_id})
+def score_tables(query: Query, run_id: str, top_k: int | None = None) -> Iterator[pa.Table]:
+    """The run's rows by query_id and rank, whole queries at a time, so that others get their turn at the database.
+
+    Raises:
+        StoreError: the rows have no strict order.
+    """
+    listed = query("summary/list_queries", {"run_id": run_id})
     queries = sorted(listed.column("query_id").to_pylist())
     for start in range(0, len(queries), QUERIES_A_READ):
         span = queries[start : start + QUERIES_A_READ]
         names = {"run_id": run_id, "first_query_id": span[0], "last_query_id": span[-1], "top_k": top_k}
-        table = read_rows(database, read_sql("judge/list_scores"), names).cast(EXPORT_SCHEMA)
+        table = query("judge/list_scores", names).cast(EXPORT_SCHEMA)
         _check_order(run_id, table)
         yield table
+
+
+def _read_file(database: Path, name: str, parameters: Mapping[str, object]) -> pa.Table:
+    return read_rows(database, read_sql(name), parameters)
 
 
 def _check_order(run_id: str, table: pa.Table) -> None:

@@ -59,14 +59,16 @@ class NewRun:
     git_commit: str | None
     host: str
     flow_run_id: str | None
+    is_limited: bool  # only the first queries, for a trial
 
 
 class Store:
     """One database file."""
 
-    def __init__(self, path: Path, limits: DatabaseLimits) -> None:
+    def __init__(self, path: Path, limits: DatabaseLimits, *, storage_version: str | None = None) -> None:
         self.path = path
         self.limits = limits
+        self._storage_version = storage_version  # of a new file; the newest if not given
 
     def prepare(self) -> None:
         """Creates or completes the schema, and renews the views.
@@ -108,7 +110,8 @@ class Store:
         To be called with the run lock held.
         """
         start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
-        resume = {name: start[name] for name in ("run_id", "versions", "git_commit", "host", "flow_run_id")}
+        anew = ("run_id", "versions", "git_commit", "host", "flow_run_id", "is_limited")
+        resume = {name: start[name] for name in anew}
         with self.unit_of_work() as database, database.transaction():
             database.execute("run/fail_abandoned_runs", {"run_id": run.run_id})
             database.execute(
@@ -140,19 +143,15 @@ class Store:
     @contextmanager
     def unit_of_work(self) -> Iterator[Database]:
         """A connection for a few statements that belong together."""
-        with open_database(self.path, self.limits, wait_s=OWN_WAIT_S) as database:
+        with open_database(
+            self.path, self.limits, wait_s=OWN_WAIT_S, storage_version=self._storage_version
+        ) as database:
             yield database
 
     def query(self, name: str, parameters: Mapping[str, object]) -> pa.Table:
         """Rows of one SQL file, by its own connection."""
         with self.unit_of_work() as database:
             return database.query(name, parameters)
-
-    def publish_run(self, run_id: str) -> None:
-        """Makes a complete run the one of its night; its outcomes, only needed to resume it, go."""
-        with self.unit_of_work() as database, database.transaction():
-            database.execute("run/publish_run", {"run_id": run_id})
-            database.execute("run/drop_outcomes", {"run_id": run_id})
 
     def load_spool(self, spool: Spool, run_id: str, *, wait_s: float = LOAD_WAIT_S) -> int:
         """Moves the committed batches into the database; returns how many. They leave the spool only after.

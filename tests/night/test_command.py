@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.command import main
-from tests.makers import FAKE_VLLM, make_inputs, make_settings, write_parquet
+from tests.makers import FAKE_VLLM, ROOT, make_inputs, make_settings, write_parquet
 
 Answer = namedtuple("Answer", "returncode stdout stderr")
 
@@ -69,7 +70,21 @@ def test_help_is_instant_and_names_every_verb():
 
     assert answer.returncode == 0
     assert time.monotonic() - started < 3
-    for verb in ("run", "plan", "sql", "runs", "explain", "evaluate", "study", "report", "export", "import", "doctor"):
+    for verb in (
+        "run",
+        "plan",
+        "sql",
+        "runs",
+        "explain",
+        "evaluate",
+        "study",
+        "report",
+        "publish",
+        "unpublish",
+        "export",
+        "import",
+        "doctor",
+    ):
         assert re.search(rf"\b{verb}\b", answer.stdout)
 
 
@@ -90,10 +105,14 @@ def test_help_is_instant_and_names_every_verb():
         (["sql", "select foo from runs", "--database", "var/test.duckdb"], 2, 'column "foo" not found'),
         (["sql", "drop table runs", "--database", "var/test.duckdb"], 2, "read-only"),
         (["sql", "select 1", "--database", "none.duckdb"], 1, "no such database"),
+        (["sql"], 2, "give a statement or the name of a report, or --list"),
+        (["sql", "runs", "--list"], 2, "give a statement or the name of a report, or --list"),
         (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "has no query"),
         (["evaluate", "nightly.toml", "--measure", "nDGC@10"], 2, "--measure nDGC@10: ir-measures cannot compute it"),
         (["evaluate", "nightly.toml", "--qrels", "nowhere.txt"], 3, "no such file"),
         (["evaluate", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
+        (["publish", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
+        (["unpublish", "no-run", "--database", "none.duckdb"], 1, "no such database"),
         (["export", "no-run", "--format", "trec"], 2, "requires an argument"),
         (["import", "new", "--run", "x"], 2, "give --run, --queries and --corpus"),
         (["import", "new", "--rankllm", "nowhere.json"], 3, "nowhere.json: cannot be read"),
@@ -162,24 +181,25 @@ def test_sql_prints_tables_csv_json_and_writes_parquet(packrank, finished, tmp_p
     assert objects[0] == {"query_id": "q001", "doc_id": "d0001", "rank": 1}
 
 
-@pytest.mark.parametrize(
-    "report",
-    [
-        "runs",
-        "latency_by_night",
-        "slowest_batches",
-        "most_truncated",
-        "fallback_queries",
-        "biggest_movers",
-        "quarantine_by_reason",
-        "cost_by_night",
-    ],
-)
+REPORTS = sorted(path.stem for path in (ROOT / "sql" / "reports").glob("*.sql"))
+
+
+@pytest.mark.parametrize("report", REPORTS)
 def test_named_reports_run(packrank, finished, report):
     answer = packrank("sql", report, "--database", finished[0] / "var" / "test.duckdb", "--format", "json")
 
     assert answer.returncode == 0, answer.stderr
     assert isinstance(json.loads(answer.stdout), list)
+
+
+def test_the_named_reports_are_listed_with_what_they_show(packrank):
+    table = packrank("sql", "--list")
+    rows = json.loads(packrank("sql", "--list", "--format", "json").stdout)
+
+    assert table.returncode == 0, table.stderr
+    assert "Tokens and engine time of each run" in table.stdout
+    assert [row["report"] for row in rows] == REPORTS
+    assert all(len(row["shows"]) > 15 and not row["shows"].startswith("--") for row in rows)
 
 
 def test_explain_shows_windows_answers_and_order(packrank, finished):
@@ -196,6 +216,30 @@ def test_explain_shows_windows_answers_and_order(packrank, finished):
     ):
         assert words in shown
     assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
+
+
+def test_publish_and_unpublish_say_what_they_did(packrank, finished, tmp_path):
+    database = tmp_path / "copied.duckdb"
+    shutil.copy(finished[0] / "var" / "test.duckdb", database)
+    (run,) = json.loads(packrank("sql", "select run_id from runs", "--database", database, "--format", "json").stdout)
+    (tmp_path / "out").mkdir()
+    options = (run["run_id"], "--database", "copied.duckdb", "--set", "store.export=out")
+
+    published = packrank("publish", *options, "--set", "store.published_copy=true", cwd=tmp_path)
+    shown = packrank("sql", "select * from latest_scores", "--database", tmp_path / "copied.published.duckdb")
+    taken_back = packrank("unpublish", *options, cwd=tmp_path)
+
+    folder = tmp_path / "out" / "nightly" / "night=2026-11-29"
+    assert published.returncode == taken_back.returncode == 0, published.stderr + taken_back.stderr
+    assert published.stdout.splitlines()[:2] == [
+        f"run {run['run_id']}: published",
+        f"export: {folder}/scores.parquet, 10 rows of 3 queries",
+    ]
+    assert "10 rows" in shown.stdout
+    assert taken_back.stdout.splitlines() == [
+        f"run {run['run_id']}: no longer published",
+        f"export: {folder} withdrawn",
+    ]
 
 
 @pytest.mark.fault(90)

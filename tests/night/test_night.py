@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, InputError
+from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, FollowUpFailed, InputError
 from tasks.keep.store import run_lock
 from tasks.night import NightRequest, prepare_night, run_night, store_of
 from tasks.plan import CacheAssumption, plan_night
@@ -91,6 +93,32 @@ def test_a_ranking_does_not_depend_on_batches_cohorts_or_memory(night, fake_vllm
         roomy, "select count(*) from batches where num_prompts > 0"
     )
     assert value(tight, "select max(num_blocks / block_budget) from batches where num_prompts > 0") <= 1.0
+
+
+def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(night, tmp_path):
+    prepared = night([2, 3], publish=True, store__export=str(tmp_path / "out"))
+    run_night(prepared)
+    (written,) = (tmp_path / "out").glob("nightly/night=2026-11-29/scores.parquet")
+    assert pq.read_metadata(written).num_rows == 5
+
+    (tmp_path / "taken").write_text("a file in the way")
+    with pytest.raises(FollowUpFailed, match="is published, but not all that follows is done"):
+        run_night(night([2, 3], publish=True, folder="b", store__export=str(tmp_path / "taken")))
+    failed = night([2, 3], publish=True, folder="b")
+    assert select(failed, "select status, error from runs") == [{"status": "published", "error": None}]
+    assert value(failed, "select count(*) from latest_scores") == 5
+    run_night(failed)  # already done
+
+
+def test_a_published_night_ends_those_that_are_too_old(night):
+    prepared = night([2], publish=True, store__keep_nights=1)
+    run_night(replace(prepared, night=date(2026, 11, 28), base_run_id="older"))
+    assert select(prepared, "select run_id from runs") == [{"run_id": "older"}]
+
+    run_id = run_night(prepared)
+
+    assert select(prepared, "select run_id from runs") == [{"run_id": run_id}]
+    assert value(prepared, "select count(*) from scores") == 2
 
 
 def test_the_same_command_again_is_already_done(night, fake_vllm, tmp_path):

@@ -54,6 +54,7 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"inputs.queries": "q.parquet"}, "either nested, or queries, documents and candidates"),
         ({"inputs.nested": None}, "missing: give queries, documents and candidates, or nested"),
         ({"inputs.columns.queries.txt": "t"}, "queries has the columns query_id, text"),
+        ({"store.export": "s3://bucket/out"}, "wanted a local folder"),
         ({"store.memory_limit": "lots"}, "[store] memory_limit = 'lots'"),
         ({"prompt.min_passage_tokens": 65}, "min_passage_tokens = 65 must be at most max_passage_tokens = 64"),
         ({"checks.max_fallback_share": 1.5}, "[checks] max_fallback_share = 1.5"),

@@ -79,6 +79,7 @@ def make_run(**given):
         "git_commit": None,
         "host": "h",
         "flow_run_id": None,
+        "is_limited": False,
     }
     return NewRun(**(base | given))
 

@@ -1,0 +1,2 @@
+-- Lets go of the other database, for others to write.
+detach nights;
