@@ -356,7 +356,7 @@ def _latency(facts: RunFacts) -> Section:
 def _timeline(facts: RunFacts) -> Section:
     steps = facts.tables["report/engine_steps"]
     if not steps:
-        note = "The engine's steps were not recorded in this run; packrank study records them."
+        note = "The engine's steps were not recorded in this run: set [packing] timeline = true, or run packrank study."
         return Section("timeline", "Engine timeline", (note,), [], [])
     drawn = [
         charts.sequences_chart(steps, facts.run["max_num_seqs"]),

@@ -255,7 +255,7 @@ def test_what_a_run_does_not_have_is_said_in_a_sentence(tmp_path):
         "Complete: every query has a row; not published.",
         "No judgments, nothing was measured",
         "The engine was asked nothing.",
-        "packrank study records them.",
+        "or run packrank study.",
         "No batch was asked.",
         "Nothing to compare with: this run is not published.",
         "cannot be read again, so ids only",
