@@ -95,6 +95,7 @@ def test_a_ranking_does_not_depend_on_batches_cohorts_or_memory(night, fake_vllm
     assert value(tight, "select max(num_blocks / block_budget) from batches where num_prompts > 0") <= 1.0
 
 
+@pytest.mark.slow
 def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(night, tmp_path):
     prepared = night([2, 3], publish=True, store__export=str(tmp_path / "out"))
     run_night(prepared)
@@ -110,6 +111,7 @@ def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(ni
     run_night(failed)  # already done
 
 
+@pytest.mark.slow
 def test_a_published_night_ends_those_that_are_too_old(night):
     prepared = night([2], publish=True, store__keep_nights=1)
     run_night(replace(prepared, night=date(2026, 11, 28), base_run_id="older"))
@@ -121,6 +123,7 @@ def test_a_published_night_ends_those_that_are_too_old(night):
     assert value(prepared, "select count(*) from scores") == 2
 
 
+@pytest.mark.slow
 def test_the_same_command_again_is_already_done(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"))
     first = run_night(night(publish=True))
@@ -132,6 +135,7 @@ def test_the_same_command_again_is_already_done(night, fake_vllm, tmp_path):
     assert len(asked(tmp_path / "asked")) == before
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_published_by_a_later_request_without_the_engine(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"))
     run_night(night())
@@ -144,6 +148,7 @@ def test_a_complete_run_is_published_by_a_later_request_without_the_engine(night
     assert len(asked(tmp_path / "asked")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.fault(90, 95)
 @pytest.mark.parametrize(
     ("judged", "limit_queries", "value_and_count"),
@@ -198,6 +203,7 @@ def test_limited_and_dry_runs_are_not_published(night, tmp_path):
         night(publish=True, limit_queries=2)
 
 
+@pytest.mark.slow
 def test_a_plan_writes_nothing_and_counts_what_the_night_asks(night, tmp_path):
     prepared = night()
 
@@ -235,6 +241,7 @@ def test_a_second_run_beside_the_first_is_refused(night):
 # ---- an engine that fails
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10, 14, 88)
 def test_an_engine_that_dies_is_started_again_and_nothing_is_asked_twice(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=2)
@@ -267,6 +274,7 @@ def test_an_engine_that_dies_too_often_fails_the_run_and_the_next_start_goes_on(
     assert score_rows(prepared) == score_rows(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(47, 48)
 def test_an_engine_that_hangs_is_killed_and_its_batch_asked_again(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), hang_at=1)
@@ -278,6 +286,7 @@ def test_an_engine_that_hangs_is_killed_and_its_batch_asked_again(night, fake_vl
     assert engines_of(os.getpid()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 @pytest.mark.parametrize(
     ("outputs", "words"), [("reversed", "another prompt"), ("short", "1 outputs for 2"), ("long", "3 outputs for 2")]
@@ -292,6 +301,7 @@ def test_outputs_that_do_not_match_their_prompts_fail_the_batch(night, fake_vllm
     assert value(prepared, "select count(*) from scores") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault(40)
 def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm):
     fake_vllm(metrics=False)
@@ -335,6 +345,7 @@ def test_a_model_that_is_not_there_is_known_before_the_engine(night, tmp_path):
 # ---- answers that are no ranking
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7, 8)
 def test_a_night_of_refusals_is_stored_and_not_published(night, fake_vllm):
     fake_vllm(answers=["I cannot help with that."])

@@ -13,6 +13,8 @@ from tasks.offer.database_copy import published_path
 from tasks.offer.publication import publish_by_hand, unpublish_by_hand
 from tests.makers import make_finished_run
 
+pytestmark = pytest.mark.slow  # whole databases, written again and again
+
 ORDER = {"q1": (["a", "b"], ["b", "a"])}
 SETTINGS = {"store": {"published_copy": True}}
 

@@ -14,6 +14,8 @@ from tasks.offer.publication import publish_by_hand, unpublish_by_hand
 from tasks.read.parquet_files import Column, open_input
 from tests.makers import make_finished_run
 
+pytestmark = pytest.mark.slow  # whole databases, written again and again
+
 NIGHT = date(2026, 11, 29)
 ORDER = {"q2": (["a", "b", "c"], ["c", "a", "b"]), "q1": (["x"], ["x"])}
 ROWS = [("q1", "x", 1), ("q2", "c", 1), ("q2", "a", 2), ("q2", "b", 3)]

@@ -434,6 +434,7 @@ def test_limited_queries_are_the_first_by_id_and_the_others_are_not_set_aside(tm
     assert staged.quarantine.num_rows == 0
 
 
+@pytest.mark.slow
 def test_a_list_longer_than_can_be_stored_is_refused(tmp_path):
     paths = make_inputs(tmp_path / "in", [65_536], num_words=1)
 
@@ -588,6 +589,7 @@ def test_passages_are_kept_up_to_the_limit_and_their_full_length_is_known(tmp_pa
     assert staged.tokens.lengths.tolist()[:2] == [15, 13]  # a title of two words before the first
 
 
+@pytest.mark.slow
 @given(st.permutations(list(range(9))), st.integers(1, 9))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_the_order_of_rows_and_row_groups_means_nothing(tmp_path, paths, order, row_group_size):

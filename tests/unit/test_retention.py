@@ -11,6 +11,8 @@ from tasks.keep.tables import SCHEMAS
 from tasks.offer.publication import publish_by_hand
 from tests.makers import make_finished_run
 
+pytestmark = pytest.mark.slow  # whole databases, written again and again
+
 FIRST = date(2026, 11, 1)
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 ORDER = {"q1": (["a", "b"], ["b", "a"])}

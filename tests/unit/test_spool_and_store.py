@@ -204,6 +204,7 @@ def test_a_reader_waits_for_a_short_lock_and_gives_up_on_a_long_one(store, held)
         pass
 
 
+@pytest.mark.slow
 def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store, spool, held, caplog):
     ledger = Ledger(store, spool, RUN, 0, load_every_s=0)
     held(3.0)
