@@ -60,9 +60,9 @@ class Spool:
             for name, table in tables.items():
                 if table.num_rows:
                     _write(aside / f"{name}.parquet", table)
-            _sync(aside)
+            sync(aside)
             aside.rename(final)
-            _sync(parent)
+            sync(parent)
         except OSError as error:
             raise StoreError(
                 f"{final}: cannot commit the batch: {first_line(error)}. Earlier batches are safe; "
@@ -87,8 +87,9 @@ def _write(path: Path, table: pa.Table) -> None:
         os.fsync(stream.fileno())
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Waits until a file or a folder's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tasks.database import Database
 from tasks.errors import PackrankError, first_line
+from tasks.keep.spool import sync
 from tasks.keep.store import Store
 
 OLDEST_CLIENT = "v1.0.0"  # of DuckDB: the storage version that every client since can open
@@ -36,7 +37,7 @@ def copy_published(store: Store) -> str:
         copy.prepare()
         with copy.unit_of_work() as database, _attached(database, store.path), database.transaction():
             database.execute("offer/copy_published")
-        _sync(aside)
+        sync(aside)
         aside.replace(target)
     except OSError as error:
         raise PackrankError(f"{target}: cannot be written: {first_line(error)}") from error
@@ -53,11 +54,3 @@ def _attached(database: Database, nights: Path) -> Iterator[None]:
         yield
     finally:
         database.execute("offer/detach_nights")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,11 +8,11 @@ first arm that is not complete. Knows nothing of what the figures mean.
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -38,6 +38,11 @@ class Arm:
     max_num_seqs: int
     enable_prefix_caching: bool
     queries_at_once: int | None  # all if None
+
+    @property
+    def engine_and_load(self) -> tuple[int, bool, int | None]:
+        """All but how it asks: arms that agree in this are compared."""
+        return self.max_num_seqs, self.enable_prefix_caching, self.queries_at_once
 
     @property
     def name(self) -> str:
@@ -189,8 +194,3 @@ def _size_of_work(prepared: PreparedNight) -> tuple[int, int]:
             documents = staged.doc_index[first : first + list_depth(staged, prepared.recipe, number)]
             tokens += int(np.minimum(staged.tokens.lengths[documents], longest).sum())
         return len(ready), tokens
-
-
-def group_arms(runs: Sequence[ArmRun], **wanted: Any) -> list[ArmRun]:
-    """The arms whose fields have the wanted values."""
-    return [each for each in runs if all(getattr(each.arm, name) == value for name, value in wanted.items())]

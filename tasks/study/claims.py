@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit  # Student's t; scipy.stats has it too, but takes two seconds to import
 
 from tasks.judge.summary import SERVING_ROWS, SummaryTable, value_text
-from tasks.study.arms import ArmRun, Study, group_arms
+from tasks.study.arms import ArmRun, Study
 
 CONFIDENCE = 0.95
 FEW_STEPS = 8  # fewer say nothing of a slope
@@ -169,14 +169,7 @@ def fit_slope(x: Sequence[float], y: Sequence[float]) -> Slope | None:
 
 def _same_conditions(arms: Sequence[ArmFigures], study: Study) -> list[ArmFigures]:
     """Point-wise and each window under the base's engine settings."""
-    base = study.base
-    wanted = group_arms(
-        [each.run for each in arms],
-        max_num_seqs=base.max_num_seqs,
-        enable_prefix_caching=base.enable_prefix_caching,
-        queries_at_once=base.queries_at_once,
-    )
-    return [each for each in arms if each.run in wanted]
+    return [each for each in arms if each.run.arm.engine_and_load == study.base.engine_and_load]
 
 
 def _prefill(base: Sequence[ArmFigures]) -> Claim:

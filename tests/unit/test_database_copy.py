@@ -120,7 +120,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_scores_published_and_the_old_copy
     def full(self):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tasks.offer.database_copy._sync", full)
+    monkeypatch.setattr("tasks.offer.database_copy.sync", full)
     with pytest.raises(FollowUpFailed, match=r"test\.published\.duckdb: cannot be written.*No space left"):
         publish("r2", 29)
 
