@@ -50,6 +50,9 @@ def run(
         bool, Parameter(help="Show the result in latest_scores once the checks passed.", negative=())
     ] = False,
     rerun: Annotated[bool, Parameter(help="Compute a finished run again, as -r2.", negative=())] = False,
+    full: Annotated[
+        bool, Parameter(help="Rank every query: reuse nothing of the last published night.", negative=())
+    ] = False,
     dry_run: Annotated[bool, Parameter(help="Stage and plan only: no engine, nothing written.", negative=())] = False,
     prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
 ) -> None:
@@ -64,7 +67,29 @@ def run(
         dry_run=dry_run,
         publish=publish,
         rerun=rerun,
+        full=full,
         overrides=_overrides(set_),
+    )
+    (run_as_flow if prefect else run_plainly)(request, Console())
+
+
+@app.command
+def requeue(
+    config: Config,
+    *,
+    set_: Overrides = (),
+    night: Annotated[date | None, Parameter(help="Logical date; the schedule's last fire time if not given.")] = None,
+    publish: Annotated[
+        bool, Parameter(help="Show the result in latest_scores once the checks passed.", negative=())
+    ] = False,
+    prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
+) -> None:
+    """Ask again what a finished night set aside or could not rank, and only that, as -r2; the rest is reused."""
+    from flows.running import run_as_flow, run_plainly
+    from tasks.night import NightRequest
+
+    request = NightRequest(
+        config=Path.cwd() / config, night=night, publish=publish, requeue=True, overrides=_overrides(set_)
     )
     (run_as_flow if prefect else run_plainly)(request, Console())
 

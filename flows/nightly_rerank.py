@@ -72,6 +72,8 @@ def nightly_rerank(
     dry_run: bool = False,
     publish: bool = False,
     rerun: bool = False,
+    full: bool = False,
+    requeue: bool = False,
     overrides: dict[str, Any] | None = None,
 ) -> str:
     """Reranks one night's candidates and returns the run_id.
@@ -83,6 +85,8 @@ def nightly_rerank(
         dry_run: stage and plan only: no engine, nothing written but the log.
         publish: show the result in latest_scores once the checks have passed.
         rerun: compute a finished run again, as -r2.
+        full: rank every query, also those that the last published night ranked on the same texts.
+        requeue: repeat a finished run, as -r2, but ask only what it set aside or could not rank.
         overrides: settings by dotted path, such as {"strategy.window_size": 10}.
     """
     logging.getLogger("tasks").setLevel(logging.INFO)
@@ -93,6 +97,8 @@ def nightly_rerank(
         dry_run=dry_run,
         publish=publish,
         rerun=rerun,
+        full=full,
+        requeue=requeue,
         overrides=overrides or {},
     )
     prepared = prepare_night(request)

@@ -45,6 +45,8 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
             limit_queries=request.limit_queries,
             publish=request.publish,
             rerun=request.rerun,
+            full=request.full,
+            requeue=request.requeue,
             overrides=dict(request.overrides),
         )
 

@@ -47,6 +47,10 @@ class EngineError(PackrankError):
     """The engine refused its settings, died, hung, or answered something other than it was asked."""
 
 
+class EngineLost(EngineError):
+    """An engine that had started could not answer a batch, also when asked again: parts of it may be asked."""
+
+
 class CanaryFailed(PackrankError):
     """The model orders pairs wrongly whose order is known: whoever chose model, template or decode mode acts."""
 

@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from tasks.environment import ROOT
-from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed, StoreError
+from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed, PackrankError, StoreError
 from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import checks_of, failed_checks, run_checks
@@ -33,8 +34,10 @@ from tasks.offer.publication import follow_up
 from tasks.pack.kv_budget import check_promise
 from tasks.prompt.model_files import find_model_folder
 from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
-from tasks.rank.cohort import Cohort, StoredOutcome, list_depth
+from tasks.rank.cohort import Cohort, StoredOutcome
+from tasks.rank.lists import list_depth
 from tasks.rank.recipe import Recipe, build_recipe
+from tasks.rank.reuse import EarlierRun, ReuseFrom, Standing, earlier_run, find_standings
 from tasks.read.candidates import CandidateLimits
 from tasks.read.qrels import check_qrels
 from tasks.read.staging import NightInput, StagedInput, open_night_input, stage_input
@@ -46,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 LOW_ID_MASS = 0.5  # of the probability at an answer's first token
 SHARD = 0  # the only one of an unsharded run
+NOT_LOOKED_FOR = Standing(reuse_reason=None, scores_run_id=None)
 
 CANARY_ADVICE = (
     "Look at the prompt template and chat template, or take another decode_mode; "
@@ -65,7 +69,16 @@ class NightRequest:
     dry_run: bool = False
     publish: bool = False
     rerun: bool = False
+    full: bool = False  # no query is reused
+    requeue: bool = False  # repeat a finished run, but ask only what it set aside
     overrides: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def reuse(self) -> ReuseFrom:
+        """What may be reused: a trial and a repetition are there to see the model at work."""
+        if self.requeue:
+            return "repeated"
+        return "nothing" if self.full or self.rerun or self.limit_queries is not None else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +90,11 @@ class PreparedNight:
     limit_queries: int | None
     publish: bool
     rerun: bool
+    reuse: ReuseFrom
     base_run_id: str
     found: NightInput
     recipe: Recipe
+    recipe_parts: Mapping[str, str]  # digest by part of what a ranking depends on beside its texts
     model_identity: str
 
     @property
@@ -122,6 +137,8 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         InputError: files or schemas cannot be this night's input.
     """
     settings = load_settings(request.config, request.overrides)
+    if request.requeue and (request.full or request.dry_run):
+        raise ConfigError("requeue asks only what was set aside: full and dry_run do not go with it.")
     if request.publish and (request.dry_run or request.limit_queries is not None):
         raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
     night = request.night or settings.night.night_at(now or datetime.now(UTC))
@@ -132,14 +149,14 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
     identity = model_identity(model_folder)
     asked = settings.ranking_settings()
     asked["engine"].pop("model")  # its identity stands for it, wherever it lies
-    depends_on = {
-        "strategy": asked["strategy"],
-        "engine": asked["engine"],
-        "templates": [asdict(asking.template) for asking in recipe.askings.values()],
-        "chat_template_kwargs": asked["prompt"]["chat_template_kwargs"],
-        "thinking_budget_tokens": asked["prompt"]["thinking_budget_tokens"],
-        "model_identity": identity,
-        "resolved": recipe.resolved,
+    depends_on: dict[str, dict[str, Any]] = {
+        "model": {"model_identity": identity, "engine": asked["engine"]},
+        "prompt": {
+            "templates": [asdict(asking.template) for asking in recipe.askings.values()],
+            "chat_template_kwargs": asked["prompt"]["chat_template_kwargs"],
+            "thinking_budget_tokens": asked["prompt"]["thinking_budget_tokens"],
+        },
+        "settings": {"strategy": asked["strategy"], "resolved": recipe.resolved},
     }
     ranking = depends_on | {"inputs": asked["inputs"], "limit_queries": request.limit_queries}
     return PreparedNight(
@@ -147,10 +164,12 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         night=night,
         limit_queries=request.limit_queries,
         publish=request.publish,
-        rerun=request.rerun,
+        rerun=request.rerun or request.requeue,
+        reuse=request.reuse,
         base_run_id=run_id(night, settings.night.name, ranking, found.digest),
         found=found,
         recipe=replace(recipe, digest=recipe_digest(depends_on)),
+        recipe_parts={part: f"{recipe_digest(values):016x}" for part, values in depends_on.items()},
         model_identity=identity,
     )
 
@@ -226,10 +245,11 @@ class Night:
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
+        earlier = self._earlier_run()
         with self._engine(engine) as asked:
             for first in range(0, staged.num_queries, settings.packing.cohort_queries):
                 last = min(first + settings.packing.cohort_queries, staged.num_queries)
-                cohort = self._fill_cohort(ledger, first, last, progress)
+                cohort = self._fill_cohort(ledger, range(first, last), earlier, progress)
                 cohort.commit_unasked()
                 if cohort.needs_engine:
                     self._begin_asking(asked)
@@ -310,24 +330,34 @@ class Night:
         rows = quarantine_rows(self.run_id, self._require_staged().quarantine)
         ledger.commit(batch_id, tables | {"quarantine": rows})
 
-    def _fill_cohort(self, ledger: Ledger, first: int, last: int, progress: "_Progress") -> Cohort:
-        staged = self._require_staged()
-        cohort = Cohort(staged, self.prepared.recipe, ledger)
+    def _earlier_run(self) -> EarlierRun | None:
+        """The run whose rows may be reused, as it was chosen when the run began; None where there is none."""
+        row = self.store.find_run(self.run_id)
+        found = None if row is None or row["reuse_run_id"] is None else self.store.find_run(row["reuse_run_id"])
+        return None if found is None else _compared(self.prepared, found)
+
+    def _fill_cohort(self, ledger: Ledger, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> Cohort:
+        staged, recipe = self._require_staged(), self.prepared.recipe
+        cohort = Cohort(staged, recipe, ledger)
         span = {
             "run_id": self.run_id,
-            "first_query_id": staged.query_ids[first],
-            "last_query_id": staged.query_ids[last - 1],
+            "first_query_id": staged.query_ids[queries[0]],
+            "last_query_id": staged.query_ids[queries[-1]],
         }
         with self.store.unit_of_work() as database:
             ranked = set(database.query("resume/list_ranked_queries", span).column("query_id").to_pylist())
             stored = _stored_outcomes(database.query("resume/list_outcomes", span))
-        for query_index in range(first, last):
+            standings = find_standings(database, earlier, staged, recipe, queries) if earlier else {}
+        for query_index in queries:
             query_id = staged.query_ids[query_index]
+            standing = standings.get(query_id, NOT_LOOKED_FOR)
             if query_id in ranked:
-                depth = list_depth(staged, self.prepared.recipe, query_index)
-                progress.add(self.prepared.recipe.schedule.strategy.bound(depth).num_windows)
+                depth = list_depth(staged, recipe, query_index)
+                progress.add(recipe.schedule.strategy.bound(depth).num_windows)
+            elif standing.reused_run_id is not None and query_id not in stored:
+                progress.add(cohort.reuse_query(query_index, standing.reused_run_id))
             else:
-                progress.add(cohort.add_query(query_index, stored.get(query_id, [])))
+                progress.add(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
         return cohort
 
     @contextmanager
@@ -414,6 +444,7 @@ class Night:
                     f"run {self.run_id}: {counted['num_rankings']} of {staged.num_queries} queries have a row in "
                     f"{self.store.path}. Run the same command again: what is missing is computed again."
                 )
+            database.execute("run/note_reuse", run)
             database.execute("run/finish_run", run | {"status": "complete", "error": None})
 
     def _rows(self, name: str) -> pa.Table:
@@ -438,7 +469,9 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
         night.store.prepare()
         night = find_night(prepared)  # again: another start may have ended it meanwhile
         if not night.is_ranked:
-            night.store.begin_run(_new_run(prepared, night.run_id, flow_run_id))
+            earlier = find_earlier_run(prepared)
+            run = _new_run(prepared, night.run_id, flow_run_id, earlier.run_id if earlier else None)
+            night.store.begin_run(run, reuses=prepared.reuse != "nothing")
         try:
             yield night
         except BaseException as error:
@@ -454,8 +487,40 @@ def find_night(prepared: PreparedNight) -> Night:
     """The run as the database knows it, without taking it up."""
     store = store_of(prepared)
     repeats = store.find_repeats(prepared.base_run_id)
-    run_id = choose_run_id(prepared.base_run_id, repeats, rerun=prepared.rerun)
+    rerun = prepared.rerun and not _has_nothing_to_requeue(prepared, store, repeats)
+    run_id = choose_run_id(prepared.base_run_id, repeats, rerun=rerun)
     return Night(prepared, run_id, repeats.get(run_id), store)
+
+
+def find_earlier_run(prepared: PreparedNight) -> EarlierRun | None:
+    """The run that a new run looks at for reuse: the last published one, or the one that it repeats."""
+    store = store_of(prepared)
+    if prepared.reuse == "nothing" or not store.has_runs():
+        return None
+    if prepared.reuse == "published":
+        series = {"name": prepared.settings.night.name, "night": prepared.night.isoformat()}
+        (found,) = store.query("reuse/find_published", series).to_pylist() or [None]
+    else:
+        repeats = store.find_repeats(prepared.base_run_id)
+        found = store.find_run(max((each for each, state in repeats.items() if state.is_ranked), key=_repetition))
+    return None if found is None else _compared(prepared, found)
+
+
+def _compared(prepared: PreparedNight, found: Mapping[str, Any]) -> EarlierRun:
+    return earlier_run(found, prepared.model_identity, prepared.recipe_parts)
+
+
+def _has_nothing_to_requeue(prepared: PreparedNight, store: Store, repeats: Mapping[str, RunState]) -> bool:
+    """Whether the run to repeat has nothing set aside, so that it stands as it is."""
+    if prepared.reuse != "repeated":
+        return False
+    if not any(state.is_ranked for state in repeats.values()):
+        raise PackrankError(
+            f"{store.path}: no finished run {prepared.base_run_id} of these settings and this input, nothing to "
+            "requeue. See `packrank runs`; --night names another night."
+        )
+    latest = {"run_id": max(repeats, key=_repetition)}
+    return int(store.query("reuse/count_set_aside", latest).column("num_queries")[0].as_py()) == 0
 
 
 def store_of(prepared: PreparedNight) -> Store:
@@ -535,7 +600,7 @@ def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:
     return stored
 
 
-def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> NewRun:
+def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None, reuse_run_id: str | None) -> NewRun:
     settings = prepared.settings
     return NewRun(
         run_id=run_id,
@@ -544,6 +609,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         started_at=datetime.now(UTC),
         settings=settings.model_dump_json(),
         resolved=canonical_json(prepared.recipe.resolved),
+        recipe=canonical_json(prepared.recipe_parts),
         input_digest=prepared.found.digest,
         input_partition=prepared.found.partition,
         model=settings.engine.model,
@@ -555,6 +621,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None) -> N
         host=socket.gethostname(),
         flow_run_id=flow_run_id,
         is_limited=prepared.limit_queries is not None,
+        reuse_run_id=reuse_run_id,
     )
 
 

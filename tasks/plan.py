@@ -18,12 +18,13 @@ import pyarrow as pa
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
 from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
-from tasks.night import PreparedNight
+from tasks.night import PreparedNight, find_earlier_run, store_of
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits, check_promise
 from tasks.prompt.prompts import Prompt
 from tasks.rank.cohort import Cohort
 from tasks.rank.recipe import Recipe
+from tasks.rank.reuse import Standing, find_standings
 from tasks.read.staging import StagedInput
 
 
@@ -78,6 +79,7 @@ class PlanLedger:
     num_batches: int = 0
     num_blocks: int = 0
     max_batch_blocks: int = 0
+    num_reused_queries: int = 0
     rounds: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
 
     def next_id(self) -> BatchId:
@@ -115,10 +117,25 @@ def plan_night(prepared: PreparedNight, cache: CacheAssumption) -> list[SummaryT
         engine = FirstStageEngine(limits, prepared.recipe)
         for first in range(0, staged.num_queries, prepared.settings.packing.cohort_queries):
             cohort = Cohort(staged, prepared.recipe, ledger)
-            for query_index in range(first, min(first + prepared.settings.packing.cohort_queries, staged.num_queries)):
-                cohort.add_query(query_index, [])
+            queries = range(first, min(first + prepared.settings.packing.cohort_queries, staged.num_queries))
+            standings = _standings(prepared, staged, queries)
+            for query_index in queries:
+                standing = standings.get(staged.query_ids[query_index])
+                if standing is not None and standing.reused_run_id is not None:
+                    ledger.num_reused_queries += 1
+                else:
+                    cohort.add_query(query_index, [])
             cohort.rank(engine, on_windows=lambda _: None)
         return _tables(prepared, staged, ledger, limits, cache)
+
+
+def _standings(prepared: PreparedNight, staged: StagedInput, queries: range) -> dict[str, Standing]:
+    """What a night that began now would reuse."""
+    earlier = find_earlier_run(prepared)
+    if earlier is None:
+        return {}
+    with store_of(prepared).unit_of_work() as database:
+        return find_standings(database, earlier, staged, prepared.recipe, queries)
 
 
 def assumed_limits(prepared: PreparedNight, cache: CacheAssumption) -> KVCacheLimits:
@@ -149,6 +166,7 @@ def _tables(
         ("queries", staged.num_queries),
         ("queries without candidates", statuses.count("no_candidates")),
         ("queries set aside", statuses.count("quarantined")),
+        ("queries reused", ledger.num_reused_queries),
         ("candidates", staged.num_candidates),
         ("documents", len(staged.doc_ids)),
         *[(name, value) for name, value in prepared.recipe.resolved.items() if value is not None],

@@ -335,7 +335,8 @@ class PackingSettings(Section):
     cohort_queries: PositiveInt = 5_000  # queries in flight: bounds memory
     start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
     batch_timeout_s: PositiveInt = 1_800
-    max_engine_starts: PositiveInt = 2
+    max_engine_starts: PositiveInt = 2  # for the same batch; then it is asked in halves
+    max_poison_prompts: Annotated[int, Field(ge=0)] = 3  # that an engine dies of: set aside with their queries
     timeline: bool = False  # one row an engine step in engine_steps
 
 

@@ -200,6 +200,7 @@ def make_finished_run(
         started_at=datetime(2026, 11, 29, hour, 30, tzinfo=UTC),
         settings=json.dumps(settings or {}),
         resolved="{}",
+        recipe="{}",
         input_digest="0",
         input_partition=None,
         model="m",
@@ -211,6 +212,7 @@ def make_finished_run(
         host="h",
         flow_run_id=None,
         is_limited=is_limited,
+        reuse_run_id=None,
     )
     rankings = [
         {"run_id": run_id, "query_id": query, "scores_run_id": scores_run_id or run_id, "status": "ranked"}

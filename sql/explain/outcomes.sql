@@ -14,7 +14,7 @@ select
             and scores.first_stage_rank = shown.doc + 1
     ) as best_first,
     outcomes.answer
-from outcomes
-join rankings using (run_id, query_id)
-where outcomes.run_id = $run_id and outcomes.query_id = $query_id
+from rankings
+join outcomes on outcomes.run_id = rankings.scores_run_id and outcomes.query_id = rankings.query_id
+where rankings.run_id = $run_id and rankings.query_id = $query_id
 order by outcomes.round, outcomes.window_no, outcomes.attempt;

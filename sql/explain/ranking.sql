@@ -10,7 +10,7 @@ select
     (
         select sum(truncated_passages)::bigint
         from windows
-        where windows.run_id = rankings.run_id and windows.query_id = rankings.query_id
+        where windows.run_id = rankings.scores_run_id and windows.query_id = rankings.query_id
     ) as truncated_passages
 from rankings
 where run_id = $run_id and query_id = $query_id;

@@ -1,4 +1,4 @@
--- A query's windows. docs: doc_ids in prompt order | tokens | seconds
+-- A query's windows, in the run that asked them. docs: doc_ids in prompt order | tokens | seconds
 select
     windows.round,
     windows.window_no as window_no,
@@ -23,7 +23,7 @@ select
     windows.num_missing,
     windows.id_mass,
     windows.ttft_s
-from windows
-join rankings using (run_id, query_id)
-where windows.run_id = $run_id and windows.query_id = $query_id
+from rankings
+join windows on windows.run_id = rankings.scores_run_id and windows.query_id = rankings.query_id
+where rankings.run_id = $run_id and rankings.query_id = $query_id
 order by windows.round, windows.window_no, windows.attempt;

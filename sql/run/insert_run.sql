@@ -10,6 +10,7 @@ select
     $started_at::timestamptz as started_at,
     $settings::json as settings,
     $resolved::json as resolved,
+    $recipe::json as recipe,
     $input_digest as input_digest,
     $input_partition as input_partition,
     $model as model,
@@ -19,4 +20,5 @@ select
     $versions::json as versions,
     $git_commit as git_commit,
     $host as host,
-    $flow_run_id as flow_run_id;
+    $flow_run_id as flow_run_id,
+    $reuse_run_id as reuse_run_id;

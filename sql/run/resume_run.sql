@@ -1,4 +1,4 @@
--- Takes an unfinished run up again.
+-- Takes an unfinished run up again; it goes on looking at the run that it looked at for reuse, unless told not to.
 update runs
 set
     status = 'running',
@@ -8,5 +8,6 @@ set
     versions = $versions::json,
     git_commit = $git_commit,
     host = $host,
-    flow_run_id = $flow_run_id
+    flow_run_id = $flow_run_id,
+    reuse_run_id = case when $reuses then reuse_run_id end
 where run_id = $run_id;

@@ -1,8 +1,8 @@
--- The first ten rows of the first query that the model ranked. query_id | rank | before, after: doc_id | came_from: first-stage rank
+-- The first ten rows of the first query that the model ranked, in this run or an earlier one. query_id | rank | before, after: doc_id | came_from: first-stage rank
 with one_query as (
     select query_id, scores_run_id
     from rankings
-    where run_id = $run_id and num_windows > 0
+    where run_id = $run_id and (num_windows > 0 or (status = 'reused' and num_candidates > 1))
     order by query_id
     limit 1
 ),

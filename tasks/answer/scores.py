@@ -48,6 +48,18 @@ def score_docs(ranking: RankingInProgress) -> ScoredDocs:
     )
 
 
+def first_stage_docs(num_candidates: int, depth: int) -> ScoredDocs:
+    """The scores of a query that the model could not rank at all: the first stage's order, and said so."""
+    candidates = np.arange(num_candidates, dtype=np.int32)
+    return ScoredDocs(
+        candidates=candidates,
+        scores=_falling_scores("reciprocal_rank", [], num_candidates),
+        score_kinds=np.full(num_candidates, "first_stage_order"),
+        model_scores=np.full(num_candidates, np.nan, np.float32),
+        statuses=np.where(candidates < depth, "fallback", "below_depth"),
+    )
+
+
 def ranking_status(ranking: RankingInProgress) -> RankingStatus:
     """How far the model ranked the query."""
     if ranking.num_windows == 0:

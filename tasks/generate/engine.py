@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.environment import STATE, checkout_path, engine_environment
-from tasks.errors import ConfigError, EngineError, first_line
+from tasks.errors import ConfigError, EngineError, EngineLost, first_line
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
 from tasks.generate.timeline import EngineStep, GapLogger, StepRecorder
 from tasks.pack.batches import Batch
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.2
+MIN_PART_TIMEOUT_S = 60.0  # a new engine compiles at its first batch
 CLOSE_S = 10.0  # it ends in 0.1 s once its pipe is closed
 
 
@@ -174,7 +175,7 @@ class EngineProcess:
             ]
         )
         meanwhile()
-        reply = self._receive(self._options.batch_timeout_s, f"batch of {len(batch.prompts)} prompts")
+        reply = self._receive(self._timeout_s(batch), f"batch of {len(batch.prompts)} prompts")
         assert isinstance(reply, _Answers), type(reply)
         stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s, tuple(reply.steps))
         return [_generation(answer) for answer in reply.answers], stats
@@ -196,6 +197,13 @@ class EngineProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _timeout_s(self, batch: Batch) -> float:
+        """A part of a lost batch gets its share of the time: all parts on the way to one prompt take three times it."""
+        most = self._options.batch_timeout_s
+        if batch.part_of is None:
+            return most
+        return min(most, max(MIN_PART_TIMEOUT_S, most * len(batch.prompts) / batch.part_of))
 
     def _receive(self, timeout_s: float, what: str) -> object:
         deadline = time.monotonic() + timeout_s
@@ -226,13 +234,12 @@ class EngineProcess:
 
 
 class EngineOnDemand:
-    """An engine that starts when it is first needed, and again after a death or a hang, a set number of times."""
+    """An engine that starts when it is first needed, and again after a death or a hang."""
 
     def __init__(self, options: EngineOptions, max_starts: int, on_ready: Callable[[EngineInfo], None]) -> None:
         self._options = options
         self._max_starts = max_starts
         self._on_ready = on_ready
-        self._num_starts = 0
         self._process: EngineProcess | None = None
 
     @property
@@ -241,15 +248,18 @@ class EngineOnDemand:
         return self._running().info
 
     def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
-        """See `Engine.generate`; a batch that an engine died of is asked again of a fresh one."""
-        while True:
+        """See `Engine.generate`; a batch that an engine was lost with is asked again of a fresh one, a part is not."""
+        tries = self._max_starts if batch.part_of is None else 1
+        for number in range(1, tries + 1):
+            process = self._running()
             try:
-                return self._running().generate(batch, meanwhile)
+                return process.generate(batch, meanwhile)
             except EngineError as error:
                 self.kill()
-                if self._num_starts >= self._max_starts:
-                    raise EngineError(f"{error} It was started {self._num_starts} times; giving up.") from error
+                if number == tries:
+                    raise EngineLost(f"{error} It was asked {tries} times, each time of a fresh engine.") from error
                 logger.warning("engine lost, starting another: %s", error)
+        raise AssertionError("a batch is asked at least once")
 
     def reset_prefix_cache(self) -> None:
         """See `EngineProcess.reset_prefix_cache`; an engine that does not run yet has nothing to forget."""
@@ -269,10 +279,23 @@ class EngineOnDemand:
             self._process = None
 
     def _running(self) -> EngineProcess:
-        if self._process is None:
-            self._num_starts += 1
-            self._process = EngineProcess(self._options)
-            self._on_ready(self._process.wait_until_ready())
+        for number in range(1, self._max_starts + 1):
+            if self._process is not None:
+                break
+            process = EngineProcess(self._options)
+            try:
+                self._on_ready(process.wait_until_ready())
+            except EngineError as error:
+                process.kill()
+                if number == self._max_starts:
+                    raise EngineError(f"{error} It was started {number} times; giving up.") from error
+                logger.warning("engine did not start, starting another: %s", error)
+            except BaseException:
+                process.kill()
+                raise
+            else:
+                self._process = process
+        assert self._process is not None, self._max_starts
         return self._process
 
 
@@ -284,7 +307,7 @@ def engine_on_demand(
 
     Args:
         options: how to start it.
-        max_starts: how often it may be started in all.
+        max_starts: how often it is started for the same batch, and how often a start is tried.
         on_ready: told what each start reported; may refuse it by an exception.
     """
     engine = EngineOnDemand(options, max_starts, on_ready)

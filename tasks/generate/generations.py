@@ -86,7 +86,8 @@ class Engine(Protocol):
         """One generation a prompt, in the batch's order; `meanwhile` runs while the engine works.
 
         Raises:
-            EngineError: it died, hung, or answered something other than it was asked.
+            EngineLost: it died, hung, or answered something other than it was asked, also when asked again.
+            EngineError: no engine starts.
         """
         ...
 

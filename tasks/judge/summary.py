@@ -62,6 +62,7 @@ RUN_ROWS = (
     "engine_s",
     "num_queries",
     "num_ranked_queries",
+    "num_reused_queries",
     "num_single_queries",
     "num_partial_queries",
     "num_fallback_queries",
@@ -110,6 +111,7 @@ def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
         raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
     tables = [
         pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
+        listing("Ranked although an earlier night was there", _rows(database, "reuse_reasons", run_id)),
         listing("Set aside", _rows(database, "quarantine", run_id)),
         _before_after(_rows(database, "before_after", run_id)),
         listing("Quality", _rows(database, "quality", run_id)),

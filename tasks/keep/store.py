@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -49,6 +50,7 @@ class NewRun:
     started_at: datetime
     settings: str
     resolved: str
+    recipe: str  # digest by part
     input_digest: str
     input_partition: str | None
     model: str
@@ -60,6 +62,7 @@ class NewRun:
     host: str
     flow_run_id: str | None
     is_limited: bool  # only the first queries, for a trial
+    reuse_run_id: str | None  # looked at for reuse
 
 
 class Store:
@@ -94,24 +97,35 @@ class Store:
             for path in sorted((SQL_FOLDER / "views").glob("*.sql")):
                 database.execute(f"views/{path.stem}")
 
+    def has_runs(self) -> bool:
+        """Whether the database is there and has the table of runs."""
+        if not self.path.exists():
+            return False
+        with self.unit_of_work() as database:
+            return database.has_table("runs")
+
     def find_repeats(self, base_run_id: str) -> dict[str, RunState]:
         """A run and its -rN repetitions by run_id; none where there is no database yet."""
-        if not self.path.exists():
+        if not self.has_runs():
             return {}
-        with self.unit_of_work() as database:
-            if not database.has_table("runs"):
-                return {}
-            rows = database.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
+        rows = self.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
         return {row["run_id"]: RunState(row["status"], row["is_degraded"]) for row in rows}
 
-    def begin_run(self, run: NewRun) -> None:
+    def find_run(self, run_id: str) -> dict[str, Any] | None:
+        """The run's row of `runs`; None if there is none."""
+        (row,) = self.query("run/find_run", {"run_id": run_id}).to_pylist() or [None]
+        found: dict[str, Any] | None = row
+        return found
+
+    def begin_run(self, run: NewRun, *, reuses: bool = True) -> None:
         """Inserts the run or takes it up again; runs that were killed or gave way are marked so.
 
-        To be called with the run lock held.
+        To be called with the run lock held. A run that is taken up again keeps its reuse_run_id, unless it no longer
+        `reuses`.
         """
         start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
         anew = ("run_id", "versions", "git_commit", "host", "flow_run_id", "is_limited")
-        resume = {name: start[name] for name in anew}
+        resume = {name: start[name] for name in anew} | {"reuses": reuses}
         with self.unit_of_work() as database, database.transaction():
             database.execute("run/fail_abandoned_runs", {"run_id": run.run_id})
             database.execute(

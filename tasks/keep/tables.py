@@ -222,8 +222,8 @@ class BatchRows:
         )
 
     def add_ranking(self, ranking: dict[str, Any]) -> None:
-        """One finished query: the columns of `rankings` but for run_id and scores_run_id."""
-        self._rows["rankings"].append(ranking | {"run_id": self._id.run_id, "scores_run_id": self._id.run_id})
+        """One finished query: the columns of `rankings` but for run_id; scores_run_id only where it is another run."""
+        self._rows["rankings"].append({"scores_run_id": self._id.run_id} | ranking | {"run_id": self._id.run_id})
 
     def add_scores(self, query_id: str, doc_ids: pa.Array, first_stage_scores: np.ndarray, scored: ScoredDocs) -> None:
         """The score rows of one finished query; `doc_ids` and `first_stage_scores` in first-stage order."""

@@ -17,6 +17,7 @@ class Batch:
     prompts: tuple[Prompt, ...]
     needed_blocks: int  # upper bound, as packed
     block_budget: int
+    part_of: int | None = None  # prompts of the batch that an engine was lost with, where this is a part of it
 
 
 class BatchPacker:
@@ -41,6 +42,23 @@ class BatchPacker:
     def close(self) -> Batch:
         """The batch as it stands."""
         return Batch(tuple(self._prompts), self._num_blocks, self._budget.max_blocks)
+
+
+def split(batch: Batch, limits: KVCacheLimits) -> tuple[Batch, Batch]:
+    """The halves of a batch of at least two prompts that an engine was lost with."""
+    middle = len(batch.prompts) // 2
+    halves = (batch.prompts[:middle], batch.prompts[middle:])
+    part_of = batch.part_of or len(batch.prompts)
+    first, second = (
+        Batch(
+            prompts,
+            sum(limits.needed_blocks(each.prompt_tokens, each.max_tokens) for each in prompts),
+            batch.block_budget,
+            part_of,
+        )
+        for prompts in halves
+    )
+    return first, second
 
 
 def pack(prompts: Sequence[Prompt], limits: KVCacheLimits, budget: BatchBudget) -> list[Batch]:

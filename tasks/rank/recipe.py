@@ -72,6 +72,7 @@ class Recipe:
     calibrates: bool  # first_token: what a content-free prompt gets is taken off
     headroom_share: float
     batch_loads: int
+    max_poison_prompts: int
     digest: int = 0  # 64 bits over all that a ranking depends on beside its texts
 
     @property
@@ -126,6 +127,7 @@ def build_recipe(settings: Settings, model_folder: Path) -> Recipe:
         calibrates=strategy.calibrate == "content_free",
         headroom_share=settings.packing.headroom_share,
         batch_loads=settings.packing.batch_loads,
+        max_poison_prompts=settings.packing.max_poison_prompts,
     )
 
 

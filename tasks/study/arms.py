@@ -20,7 +20,7 @@ from tasks.errors import ConfigError
 from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.keep.store import Store
 from tasks.night import NightRequest, OnProgress, PreparedNight, find_night, open_night, prepare_night, store_of
-from tasks.rank.cohort import list_depth
+from tasks.rank.lists import list_depth
 from tasks.settings import Settings, StudySettings, load_settings
 
 logger = logging.getLogger(__name__)

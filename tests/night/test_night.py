@@ -117,7 +117,9 @@ def test_a_published_night_ends_those_that_are_too_old(night):
     run_night(replace(prepared, night=date(2026, 11, 28), base_run_id="older"))
     assert select(prepared, "select run_id from runs") == [{"run_id": "older"}]
 
-    run_id = run_night(prepared)
+    run_night(replace(prepared, night=date(2026, 11, 29), base_run_id="reuses-older"))
+    assert value(prepared, "select count(*) from runs") == 2  # what the younger run points to stays
+    run_id = run_night(replace(prepared, night=date(2026, 11, 30), reuse="nothing"))
 
     assert select(prepared, "select run_id from runs") == [{"run_id": run_id}]
     assert value(prepared, "select count(*) from scores") == 2
@@ -257,8 +259,8 @@ def test_an_engine_that_dies_is_started_again_and_nothing_is_asked_twice(night, 
 @pytest.mark.fault(10, 87)
 def test_an_engine_that_dies_too_often_fails_the_run_and_the_next_start_goes_on(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=2)
-    prepared = night(packing__max_engine_starts=1)
-    with pytest.raises(EngineError, match=r"exit status 9.*It was started 1 times; giving up"):
+    prepared = night(packing__max_engine_starts=1, packing__max_poison_prompts=0)
+    with pytest.raises(EngineError, match=r"exit status 9.*It was asked 1 times, each time of a fresh engine"):
         run_night(prepared)
     done = len(asked(tmp_path / "asked"))
     assert value(prepared, "select status from runs") == "failed"
@@ -293,7 +295,7 @@ def test_an_engine_that_hangs_is_killed_and_its_batch_asked_again(night, fake_vl
 )
 def test_outputs_that_do_not_match_their_prompts_fail_the_batch(night, fake_vllm, outputs, words):
     fake_vllm(outputs=outputs)
-    prepared = night([3, 4], packing__max_engine_starts=1)
+    prepared = night([3, 4], packing__max_engine_starts=1, packing__max_poison_prompts=0)
 
     with pytest.raises(EngineError, match=words):
         run_night(prepared)

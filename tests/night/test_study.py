@@ -102,7 +102,7 @@ def test_a_study_is_a_run_an_arm_and_asks_nothing_twice(study_run):
 @pytest.mark.slow
 def test_a_killed_study_goes_on_with_the_arm_that_is_not_complete(model_folder, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=6)
-    path = make_study(tmp_path, model_folder, **{"packing.max_engine_starts": 1})
+    path = make_study(tmp_path, model_folder, **{"packing.max_engine_starts": 1, "packing.max_poison_prompts": 0})
     with pytest.raises(EngineError):
         run_study(request(path))
     before = len((tmp_path / "asked").read_text(encoding="utf-8").splitlines())

@@ -258,7 +258,7 @@ def test_a_night_whose_engine_died_ends_with_the_rows_of_one_that_did_not(night,
     whole = night(way, folder="whole", **lenient)
     run_night(whole)
     fake_vllm(**answers, log=str(tmp_path / "asked"), die_at=4)
-    killed = night(way, folder="killed", packing__max_engine_starts=1, **lenient)
+    killed = night(way, folder="killed", packing__max_engine_starts=1, packing__max_poison_prompts=0, **lenient)
     with pytest.raises(EngineError):
         run_night(killed)
     first = len(asked(tmp_path / "asked"))

@@ -80,6 +80,8 @@ def make_run(**given):
         "host": "h",
         "flow_run_id": None,
         "is_limited": False,
+        "recipe": "{}",
+        "reuse_run_id": None,
     }
     return NewRun(**(base | given))
 

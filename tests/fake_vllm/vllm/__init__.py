@@ -8,6 +8,9 @@ JSON object in the environment:
     batch_s        seconds that a call takes
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
+    die_on         the process ends when a prompt of a call has this text in it
+    hang_on        the call never returns then
+    fail_on        the call raises then
     metrics        false: RequestOutput.metrics is None
     metrics_log    file to which every request's metrics and gaps are appended, one JSON line each
     outputs        'reversed', 'short', 'long': what generate() returns
@@ -128,6 +131,7 @@ class LLM:
             os._exit(9)
         if batch_no is not None and self._told.get("hang_at") == batch_no:
             time.sleep(3600)
+        self._meet_poison([self._tokenizer.decode(prompt["prompt_token_ids"]) for prompt in prompts])
         time.sleep(self._told.get("batch_s", 0.0))
         self._log(prompts, sampling_params, batch_no)
         self._last_ts = self._latest_ts
@@ -136,6 +140,15 @@ class LLM:
             self.llm_engine.step()
         outputs = [self._output(*each) for each in zip(prompts, sampling_params, strict=True)]
         return self._disturbed(outputs)
+
+    def _meet_poison(self, texts):
+        for kind in ("die_on", "hang_on", "fail_on"):
+            if kind in self._told and any(self._told[kind] in text for text in texts):
+                if kind == "die_on":
+                    os._exit(9)
+                if kind == "hang_on":
+                    time.sleep(3600)
+                raise RuntimeError("a kernel failed")
 
     def reset_prefix_cache(self):
         return True
