@@ -200,7 +200,14 @@ class Night:
         """
         if self.state is None or not self.state.is_ranked:
             return False
-        return self.state.status == "published" or not (self.prepared.publish or self.state.is_degraded)
+        if self.state.status == "published":
+            return self.state.is_offered
+        return not (self.prepared.publish or self.state.is_degraded)
+
+    @property
+    def _is_published(self) -> bool:
+        """Whether it was before this start."""
+        return self.state is not None and self.state.status == "published"
 
     def stage(self) -> None:
         """Reads, checks and lays out the night's input.
@@ -276,7 +283,9 @@ class Night:
         self.store.replace_metrics(self.run_id, metric_rows(measure_run(orders, qrels, NIGHT_MEASURES)))
 
     def check(self) -> None:
-        """Runs the checks and stores what they found; `conclude` tells."""
+        """Runs the checks and stores what they found, unless it is published already; `conclude` tells."""
+        if self._is_published:
+            return
         settings = self.prepared.settings
         checks = checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
         run_checks(self.store, self.run_id, checks)
@@ -284,9 +293,10 @@ class Night:
     def publish(self) -> None:
         """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed.
 
-        Then does what `[store]` wants done after that; what of it failed, `conclude` tells.
+        Then does what `[store]` wants done after that, also where an earlier start came only so far; what of it failed,
+        `conclude` tells.
         """
-        if self.prepared.publish and not self._failed_checks():
+        if (self.prepared.publish and not self._failed_checks()) or self._is_published:
             publish_run(self.store, self.run_id, is_whole=True)  # a limited night does not come here
             logger.info("run_id=%s published", self.run_id)
             try:

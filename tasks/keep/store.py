@@ -33,6 +33,7 @@ class RunState:
 
     status: str  # see runs.status
     is_degraded: bool  # a check failed
+    is_offered: bool  # all that follows its publication is done
 
     @property
     def is_ranked(self) -> bool:
@@ -109,7 +110,7 @@ class Store:
         if not self.has_runs():
             return {}
         rows = self.query("run/find_repeats", {"base_run_id": base_run_id}).to_pylist()
-        return {row["run_id"]: RunState(row["status"], row["is_degraded"]) for row in rows}
+        return {row["run_id"]: _state(row) for row in rows}
 
     def find_run(self, run_id: str) -> dict[str, Any] | None:
         """The run's row of `runs`; None if there is none."""
@@ -189,6 +190,12 @@ class Store:
         """The first free batch number; the spool must have been loaded."""
         rows = self.query("resume/find_last_batch", {"run_id": run_id, "shard": shard}).to_pylist()
         return int(rows[0]["batch_no"]) + 1
+
+
+def _state(row: Mapping[str, Any]) -> RunState:
+    """Of a row of `runs`, which in an older database, not yet brought up to date, has fewer columns."""
+    offered_at = row.get("offered_at", row["published_at"])
+    return RunState(row["status"], row["is_degraded"], is_offered=offered_at is not None)
 
 
 def _load(database: Database, run_id: str, batches: Sequence[SpooledBatch]) -> None:

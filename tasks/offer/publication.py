@@ -63,7 +63,9 @@ def follow_up(store: Store, settings: StoreSettings, run_id: str) -> list[str]:
         FollowUpFailed: naming all that failed, after all was tried.
     """
     steps = [*_ends(store, settings, run_id), *_offers(store, settings, run_id)]  # what is deleted is not copied
-    return _do(store, run_id, "published", steps)
+    lines = _do(store, run_id, "published", steps)
+    store.update("note_offered", {"run_id": run_id})
+    return lines
 
 
 def _ends(store: Store, settings: StoreSettings, run_id: str) -> list[Step]:
@@ -102,8 +104,8 @@ def _do(store: Store, run_id: str, done: str, steps: list[Step]) -> list[str]:
     if failures:
         verb = "publish" if done == "published" else "unpublish"
         raise FollowUpFailed(
-            f"run {run_id} is {done}, but not all that follows is done: {'; '.join(failures)}. "
-            f"`packrank {verb} {run_id} --database {store.path}` does that again; --set store.KEY=VALUE changes how."
+            f"run {run_id} is {done}, but not all that follows is done: {'; '.join(failures)}. The same command tries "
+            f"again, or `packrank {verb} {run_id} --database {store.path}`; --set store.KEY=VALUE changes how."
         )
     return lines
 
