@@ -22,7 +22,7 @@ from tasks.environment import ROOT
 from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed, StoreError
 from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
-from tasks.keep.checks import checks_of, failed_checks, run_checks
+from tasks.keep.checks import Check, checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.publish import publish_run
@@ -257,9 +257,7 @@ class Night:
 
     def check(self) -> None:
         """Runs the checks and stores what they found; `conclude` tells."""
-        settings = self.prepared.settings
-        checks = checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
-        run_checks(self.store, self.run_id, checks)
+        run_checks(self.store, self.run_id, self._checks())
 
     def publish(self) -> None:
         """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed.
@@ -294,7 +292,11 @@ class Night:
             raise self._follow_up_error
 
     def _failed_checks(self) -> list[str]:
-        return failed_checks(self.store, self.run_id)
+        return failed_checks(self.store, self.run_id, self._checks())
+
+    def _checks(self) -> list[Check]:
+        settings = self.prepared.settings
+        return checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
 
     def _require_staged(self) -> StagedInput:
         if self._staged is None:
@@ -363,7 +365,8 @@ class Night:
             return
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
         rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
-        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows))
+        recipe = pa.repeat(pa.scalar(self.prepared.recipe.digest, pa.uint64()), len(rows))
+        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows).append_column("recipe_digest", recipe))
         wrong = wrong_canaries(answered)
         if wrong and policy == "stop":
             raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
