@@ -383,12 +383,15 @@ class Night:
             prompt_tokens, max_tokens = self.prepared.recipe.largest_need
             check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
         self._is_engine_noted = True
+        self._warn_of_another_engine(info)
         limits = info.limits
         self.store.update(
             "note_engine",
             {
                 "run_id": self.run_id,
                 "device": info.device,
+                "dtype": info.dtype,
+                "enable_prefix_caching": info.enable_prefix_caching,
                 "num_gpu_blocks": limits.num_gpu_blocks,
                 "block_size": limits.block_size,
                 "max_num_seqs": limits.max_num_seqs,
@@ -396,6 +399,20 @@ class Night:
             },
         )
         logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
+
+    def _warn_of_another_engine(self, info: EngineInfo) -> None:
+        """A run taken up again keeps what an earlier start was answered: not always what this engine would say."""
+        (before,) = self._rows("run/find_run").to_pylist()
+        for name in ("device", "dtype", "enable_prefix_caching"):
+            found = getattr(info, name)
+            if before[name] is not None and before[name] != found:
+                logger.warning(
+                    "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                    self.run_id,
+                    name,
+                    found,
+                    before[name],
+                )
 
     def _warn_of_low_id_mass(self) -> None:
         """Where the model wants to say something else than an identifier, its order of them means little."""

@@ -88,7 +88,8 @@ CHURN_ROWS = (
     ("Queries with another first document", "num_new_firsts"),
 )
 PROVENANCE = (
-    *("model", "model_identity", "device", "host", "num_gpu_blocks", "block_size", "max_num_seqs"),
+    *("model", "model_identity", "device", "dtype", "enable_prefix_caching", "host"),
+    *("num_gpu_blocks", "block_size", "max_num_seqs"),
     *("max_num_batched_tokens", "input_digest", "input_partition", "input_notes", "git_commit", "flow_run_id"),
     *("started_at", "finished_at", "published_at"),
 )

@@ -5,7 +5,8 @@ from datetime import date
 
 import pytest
 
-from tasks.database import DatabaseLimits
+from tasks.database import DatabaseLimits, read_sql
+from tasks.judge.summary import summarise
 from tasks.keep.checks import checks_of, failed_checks, run_checks
 from tasks.keep.publish import publish_run
 from tasks.keep.store import Store
@@ -356,13 +357,13 @@ def test_rank_biased_overlap_is_as_computed_by_hand_and_as_its_definition_adds_u
 
 
 def test_churn_by_night_adds_up(database):
-    from tasks.database import read_sql
-
     rows(database, f"update scores set {SWAPPED} where run_id = 'tonight' and query_id = 'q07' and rank < 3")
 
     nights = rows(database, read_sql("reports/churn_by_night"))
 
     assert [row["run_id"] for row in nights] == ["tonight", "r28", "r27", "r26"]
     assert (nights[0]["num_moved"], nights[0]["num_unchanged"], nights[1]["num_unchanged"]) == (1, 24, 25)
+    (table,) = [each for each in summarise(store_of(database), "tonight") if each.title.startswith("Changes")]
+    assert [row[:2] for row in table.rows] == [("moved", "1"), ("unchanged", "24")]
     assert nights[0]["mean_overlap_without_cause"] == 1.0
     assert nights[0]["mean_rbo"] == pytest.approx(1 - 0.1 / 25)

@@ -6,6 +6,7 @@ JSON object in the environment:
 
     log            file to which every prompt is appended, one JSON line a request
     batch_s        seconds that a call takes
+    start_error    what is raised while the model loads; each try adds a line to `log`.starts
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
     metrics        false: RequestOutput.metrics is None
@@ -89,6 +90,10 @@ class LLM:
     def __init__(self, **keywords):
         args = EngineArgs(**keywords)
         self._told = json.loads(os.environ.get("FAKE_VLLM", "{}"))
+        if "start_error" in self._told:
+            with open(self._told["log"] + ".starts", "a", encoding="utf-8") as stream:
+                stream.write("tried\n")
+            raise RuntimeError(self._told["start_error"])
         if not (Path(args.model) / "config.json").exists():
             raise ValueError(f"no model in {args.model}")
         self._tokenizer = Tokenizer.from_file(str(Path(args.model) / "tokenizer.json"))
