@@ -383,8 +383,9 @@ def test_outputs_that_do_not_match_their_prompts_fail_the_batch(night, fake_vllm
 
 @pytest.mark.slow
 @pytest.mark.fault(40)
-def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm):
-    fake_vllm(metrics=False)
+@pytest.mark.parametrize("metrics", [False, "partial"])
+def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm, metrics):
+    fake_vllm(metrics=metrics)
     prepared = night()
 
     run_night(prepared)

@@ -9,7 +9,7 @@ JSON object in the environment:
     start_error    what is raised while the model loads; each try adds a line to `log`.starts
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
-    metrics        false: RequestOutput.metrics is None
+    metrics        false: RequestOutput.metrics is None; 'partial': it lacks a time
     metrics_log    file to which every request's metrics and gaps are appended, one JSON line each
     outputs        'reversed', 'short', 'long': what generate() returns
     answers        list of texts, by prompt number in turn, in place of the computed permutations
@@ -176,6 +176,8 @@ class LLM:
             for logger in self.llm_engine.logger_manager.stat_loggers:
                 logger.record(None, SimpleNamespace(inter_token_latencies_iter=gaps))
         metrics = self._metrics(ids, gaps)
+        if self._told.get("metrics") == "partial":
+            del metrics.queued_ts
         return SimpleNamespace(
             prompt_token_ids=ids,
             outputs=[
