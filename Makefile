@@ -18,7 +18,7 @@ export UV_TORCH_BACKEND := cpu
 endif
 endif
 
-.PHONY: help setup demo test test-fast check format lint types layers deploy up down lock clean
+.PHONY: help setup demo test test-fast check format lint types layers faults deploy up down lock clean
 
 help:                 ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -68,6 +68,9 @@ types: setup
 
 layers: setup
 	@$(BIN)/lint-imports > /dev/null || { $(BIN)/lint-imports; exit 1; }
+
+faults: setup         ## write docs/faults.md: known faults and the tests that cover them
+	@$(BIN)/python -m tests.faults
 
 up: setup             ## start a local Prefect server and worker, and deploy
 	@$(BIN)/python -m flows.local_server up

@@ -103,6 +103,9 @@ def plan(
     limit_queries: Annotated[int | None, Parameter(help="Only the first ones.")] = None,
     num_gpu_blocks: Annotated[int | None, Parameter(help="KV-cache blocks to plan batches for.")] = None,
     block_size: Annotated[int, Parameter(help="Tokens a block: 16 on GPUs, 128 on CPUs.")] = 16,
+    show_prompt: Annotated[
+        bool, Parameter(help="Print the first prompt as the model gets it, texts included.", negative=())
+    ] = False,
 ) -> None:
     """Say what a night would ask, cut and set aside, without an engine."""
     from tasks.judge.summary import print_tables
@@ -116,7 +119,7 @@ def plan(
         dry_run=True,
         overrides=_overrides(set_),
     )
-    tables = plan_night(prepare_night(request), CacheAssumption(num_gpu_blocks, block_size))
+    tables = plan_night(prepare_night(request), CacheAssumption(num_gpu_blocks, block_size), with_prompt=show_prompt)
     print_tables(tables, Console())
 
 

@@ -23,7 +23,7 @@ from tasks.environment import ROOT
 from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed, PackrankError, StoreError
 from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
-from tasks.keep.checks import checks_of, failed_checks, run_checks
+from tasks.keep.checks import Check, checks_of, failed_checks, run_checks
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.publish import publish_run
@@ -286,9 +286,7 @@ class Night:
         """Runs the checks and stores what they found, unless it is published already; `conclude` tells."""
         if self._is_published:
             return
-        settings = self.prepared.settings
-        checks = checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
-        run_checks(self.store, self.run_id, checks)
+        run_checks(self.store, self.run_id, self._checks())
 
     def publish(self) -> None:
         """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed.
@@ -324,7 +322,11 @@ class Night:
             raise self._follow_up_error
 
     def _failed_checks(self) -> list[str]:
-        return failed_checks(self.store, self.run_id)
+        return failed_checks(self.store, self.run_id, self._checks())
+
+    def _checks(self) -> list[Check]:
+        settings = self.prepared.settings
+        return checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
 
     def _require_staged(self) -> StagedInput:
         if self._staged is None:
@@ -403,7 +405,8 @@ class Night:
             return
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
         rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
-        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows))
+        recipe = pa.repeat(pa.scalar(self.prepared.recipe.digest, pa.uint64()), len(rows))
+        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows).append_column("recipe_digest", recipe))
         wrong = wrong_canaries(answered)
         if wrong and policy == "stop":
             raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
@@ -420,12 +423,15 @@ class Night:
             prompt_tokens, max_tokens = self.prepared.recipe.largest_need
             check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
         self._is_engine_noted = True
+        self._warn_of_another_engine(info)
         limits = info.limits
         self.store.update(
             "note_engine",
             {
                 "run_id": self.run_id,
                 "device": info.device,
+                "dtype": info.dtype,
+                "enable_prefix_caching": info.enable_prefix_caching,
                 "num_gpu_blocks": limits.num_gpu_blocks,
                 "block_size": limits.block_size,
                 "max_num_seqs": limits.max_num_seqs,
@@ -433,6 +439,20 @@ class Night:
             },
         )
         logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
+
+    def _warn_of_another_engine(self, info: EngineInfo) -> None:
+        """A run taken up again keeps what an earlier start was answered: not always what this engine would say."""
+        (before,) = self._rows("run/find_run").to_pylist()
+        for name in ("device", "dtype", "enable_prefix_caching"):
+            found = getattr(info, name)
+            if before[name] is not None and before[name] != found:
+                logger.warning(
+                    "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                    self.run_id,
+                    name,
+                    found,
+                    before[name],
+                )
 
     def _warn_of_low_id_mass(self) -> None:
         """Where the model wants to say something else than an identifier, its order of them means little."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
-from tasks.judge.summary import SummaryTable, listing, pairs
+from tasks.judge.summary import SummaryTable, listing, pairs, printable
 from tasks.keep.tables import BatchId
 from tasks.night import PreparedNight, find_earlier_run, store_of
 from tasks.pack.batches import Batch
@@ -43,10 +43,12 @@ class FirstStageEngine:
     def __init__(self, limits: KVCacheLimits, recipe: Recipe) -> None:
         self.info = EngineInfo(limits, device="none", dtype="none", enable_prefix_caching=False)
         self._askings = recipe.askings
+        self.first_prompt: Prompt | None = None  # of all that it was asked
 
     def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
         """See `Engine.generate`; output tokens are the most that the answer may have."""
         meanwhile()
+        self.first_prompt = self.first_prompt or batch.prompts[0]
         now = datetime.now(UTC)
         return [self._generation(prompt) for prompt in batch.prompts], BatchStats(now, now, 0.0, np.empty(0))
 
@@ -101,8 +103,13 @@ class PlanLedger:
             counts["longest_prompt_tokens"] = max(counts["longest_prompt_tokens"], window["prompt_tokens"])
 
 
-def plan_night(prepared: PreparedNight, cache: CacheAssumption) -> list[SummaryTable]:
+def plan_night(prepared: PreparedNight, cache: CacheAssumption, *, with_prompt: bool = False) -> list[SummaryTable]:
     """Stages the input in a scratch folder and packs it.
+
+    Args:
+        prepared: the night.
+        cache: what to plan for.
+        with_prompt: whether to show the first prompt, word for word.
 
     Raises:
         InputError: the input cannot be a night's.
@@ -126,7 +133,17 @@ def plan_night(prepared: PreparedNight, cache: CacheAssumption) -> list[SummaryT
                 else:
                     cohort.add_query(query_index, [])
             cohort.rank(engine, on_windows=lambda _: None)
-        return _tables(prepared, staged, ledger, limits, cache)
+        shown = [_prompt_table(prepared.recipe, engine.first_prompt)] if with_prompt and engine.first_prompt else []
+        return _tables(prepared, staged, ledger, limits, cache) + shown
+
+
+def _prompt_table(recipe: Recipe, prompt: Prompt) -> SummaryTable:
+    """The prompt's tokens as text, the template's own included: what the model reads, line by line."""
+    text = recipe.askings[prompt.window.question].builder.tokens.decode(prompt.prompt_token_ids.tolist())
+    lines = "\n".join(printable(line) for line in text.split("\n"))
+    return SummaryTable(
+        f"Prompt {prompt.request_id}, {prompt.prompt_tokens} tokens", ("text",), ((lines,),), wraps=True
+    )
 
 
 def _standings(prepared: PreparedNight, staged: StagedInput, queries: range) -> dict[str, Standing]:

@@ -369,7 +369,11 @@ class CheckSettings(Section):
     max_fallback_share: Share = 0.05  # queries that the model did not rank at all
     max_partial_share: Share = 0.2  # queries of which a window fell back
     max_truncated_share: Share = 1.0  # passages cut, of all that were shown
+    max_constant_share: Share = 0.05  # queries with four of the model's numbers or more, all the same
+    max_as_given_share: Share = 1.0  # queries with four ranked documents or more, left in the first stage's order
+    min_overlap_at_10: Share = 0.5  # mean, with the night before, of queries that nothing changed for; of 20 or more
     canary: Literal["stop", "warn", "off"] = "stop"  # where the model puts an irrelevant passage above a relevant one
+    max_canary_drift: Annotated[float, Field(gt=0.0)] = 1.0  # of a margin from earlier nights' median, in its own unit
 
 
 class StudySettings(Section):

@@ -1,10 +1,13 @@
--- The published run before a published run in its series, as the view churn has it. run_id
-with published as (
-    select run_id, lag(run_id) over (partition by name order by night, published_at) as previous_run_id
-    from runs
-    where status = 'published'
-)
-
-select previous_run_id as run_id
-from published
-where run_id = $run_id and previous_run_id is not null;
+-- The published run before a complete or published run in its series, as the view churn has it. run_id
+select earlier.run_id
+from runs as later
+join runs as earlier
+    on earlier.name = later.name
+    and earlier.run_id <> later.run_id
+    and (
+        earlier.night < later.night
+        or (earlier.night = later.night and earlier.published_at < coalesce(later.published_at, 'infinity'::timestamptz))
+    )
+where later.run_id = $run_id and later.status in ('complete', 'published') and earlier.status = 'published'
+order by earlier.night desc, earlier.published_at desc
+limit 1;

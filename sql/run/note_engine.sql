@@ -2,6 +2,8 @@
 update runs
 set
     device = $device,
+    dtype = $dtype,
+    enable_prefix_caching = $enable_prefix_caching,
     num_gpu_blocks = $num_gpu_blocks,
     block_size = $block_size,
     max_num_seqs = $max_num_seqs,

@@ -160,7 +160,13 @@ class EngineProcess:
             EngineError: it could not start.
         """
         self._pipe.send(_Start(dict(self._options.keywords), self._options.timeline))
-        info = self._receive(self._options.start_timeout_s, "start")
+        try:
+            info = self._receive(self._options.start_timeout_s, "start")
+        except EngineError as error:
+            raise EngineError(
+                f"{error} If it fails like this again, remove vLLM's caches, which a torn write may have damaged: "
+                f"{self._options.environment['VLLM_CACHE_ROOT']}."
+            ) from error
         assert isinstance(info, EngineInfo), type(info)
         self.info = info
         return info

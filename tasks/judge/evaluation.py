@@ -416,10 +416,31 @@ def _compare_runs(
     comparisons = [compare(each, _by_query(ours, each), _by_query(theirs, each)) for each in measures]
     tables = [
         _comparison_table(f"{orders.run_id} against {name}", comparisons),
+        _orders_table(orders, other, ranking),
         _candidates_table([(orders.run_id, orders.num_candidates(shared)), (name, other.num_candidates(shared))]),
         _movers_table(measures[0], _by_query(ours, measures[0]), _by_query(theirs, measures[0])),
     ]
     return [table for table in tables if table is not None]
+
+
+def _orders_table(orders: RunOrders, other: RunOrders, ranking: str) -> SummaryTable:
+    """How far the orders differ over all queries that have candidates in both, whatever judgments say."""
+    theirs = other.rows.assign(other_rank=other.rows[RANKINGS[ranking]])[["query_id", "doc_id", "other_rank"]]
+    rows = orders.rows[["query_id", "doc_id", "rank"]].merge(theirs, how="outer", on=["query_id", "doc_id"])
+    in_both = rows.assign(
+        moved=rows["rank"].ne(rows["other_rank"]),
+        kept_first=rows["rank"].eq(1) & rows["other_rank"].eq(1),
+        kept=rows["rank"].le(10) & rows["other_rank"].le(10),
+    )[rows["query_id"].isin(set(orders.rows["query_id"]) & set(theirs["query_id"]))]
+    by_query = in_both.groupby("query_id")
+    overlap = by_query["kept"].sum() / by_query["rank"].count().clip(upper=10)
+    figures = [
+        ("queries with candidates in both", by_query.ngroups),
+        ("of those in another order", int(by_query["moved"].any().sum())),
+        ("of those with another first document", int((~by_query["kept_first"].any()).sum())),
+        ("mean overlap of the first ten", float(overlap.mean()) if len(overlap) else None),
+    ]
+    return pairs("Orders", figures)
 
 
 def _only(run: pd.DataFrame, queries: frozenset[str]) -> pd.DataFrame:

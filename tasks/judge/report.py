@@ -84,10 +84,12 @@ CHURN_ROWS = (
     ("Queries new", "num_new_queries"),
     ("Queries gone", "num_gone_queries"),
     ("Mean overlap of the first ten", "mean_overlap_at_10"),
+    ("Mean rank-biased overlap, p = 0.9", "mean_rbo"),
     ("Queries with another first document", "num_new_firsts"),
 )
 PROVENANCE = (
-    *("model", "model_identity", "device", "host", "num_gpu_blocks", "block_size", "max_num_seqs"),
+    *("model", "model_identity", "device", "dtype", "enable_prefix_caching", "host"),
+    *("num_gpu_blocks", "block_size", "max_num_seqs"),
     *("max_num_batched_tokens", "input_digest", "input_partition", "input_notes", "git_commit", "flow_run_id"),
     *("started_at", "finished_at", "published_at"),
 )
@@ -197,7 +199,7 @@ def read_facts(query: Query, run_id: str) -> RunFacts:
 
     if not read("run/find_run"):
         raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
-    for name in ("run", "quality", "serving", "budget", "quarantine", "checks"):
+    for name in ("run", "quality", "serving", "budget", "quarantine", "checks", "churn"):
         read(f"summary/{name}")
     for name in ("latency_quantiles", "gap_histogram", "parse_statuses"):
         read(f"report/{name}")
@@ -389,11 +391,12 @@ def _churn(facts: RunFacts) -> Section:
     title = "Changes since the last published night"
     churn = facts.one("report/churn")
     if churn is None:
-        published = facts.run["status"] == "published"
-        why = "no earlier night of its name is published" if published else "this run is not published"
+        finished = facts.run["status"] in ("complete", "published")
+        why = "no earlier night of its name is published" if finished else "this run is not complete"
         return Section("churn", title, (f"Nothing to compare with: {why}.",), [], [])
     tables = [
         Table("Against the night before", (), _pairs("churn", CHURN_ROWS, churn)),
+        _listing("By cause", "churn_by_cause", "change", facts.tables["summary/churn"]),
         _listing("Queries that changed most", "churn", "query_id", churn["changed_most"] or []),
     ]
     return Section("churn", title, (), [], [table for table in tables if table.rows])

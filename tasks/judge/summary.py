@@ -96,7 +96,7 @@ class SummaryTable:
 
 
 def summarise(store: Store, run_id: str) -> list[SummaryTable]:
-    """The run's tables: itself, what was set aside, one query before and after, quality, serving figures, blocks.
+    """The run's tables: itself, one query before and after, quality, serving figures, blocks, changes, checks, ...
 
     Raises:
         PackrankError: no such run.
@@ -117,6 +117,7 @@ def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
         listing("Quality", _rows(database, "quality", run_id)),
         _serving(_rows(database, "serving", run_id)),
         *[pairs("KV-cache budget", list(row.items())) for row in _rows(database, "budget", run_id)],
+        listing("Changes since the published night before", _rows(database, "churn", run_id)),
         listing("Checks", _rows(database, "checks", run_id)),
     ]
     return [table for table in tables if table is not None]

@@ -66,8 +66,9 @@ def test_a_night_ends_with_every_row_published(night, decode_mode):
     assert has_gaps == (True if decode_mode == "permutation" else None)
 
 
-@pytest.mark.fault(42)
+@pytest.mark.fault(36, 42, 46)
 def test_every_sampling_parameter_is_explicit(night, fake_vllm, tmp_path):
+    """The fake knows no other parameter than these: a grammar, say, would fail the call."""
     fake_vllm(log=str(tmp_path / "asked"))
 
     run_night(night([3]))
@@ -76,6 +77,8 @@ def test_every_sampling_parameter_is_explicit(night, fake_vllm, tmp_path):
     params = prompt["params"]
     assert (params["temperature"], params["top_p"], params["top_k"], params["max_tokens"]) == (0.0, 1.0, 0, 1)
     assert params["repetition_penalty"] == 1.0
+    assert {params[name] for name in ("min_p", "presence_penalty", "frequency_penalty", "min_tokens")} == {0}
+    assert (params["n"], params["stop"], params["prompt_logprobs"]) == (1, [], None)
     assert len(params["logprob_token_ids"]) == 3
 
 
@@ -93,6 +96,47 @@ def test_a_ranking_does_not_depend_on_batches_cohorts_or_memory(night, fake_vllm
         roomy, "select count(*) from batches where num_prompts > 0"
     )
     assert value(tight, "select max(num_blocks / block_budget) from batches where num_prompts > 0") <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.fault(1, 33)
+def test_one_endless_passage_and_a_query_text_that_comes_twice_change_nothing_for_the_others(night, tmp_path):
+    """q004's second document has 50,000 words; q002 and q003 have the same text and other candidates."""
+    plain = night(folder="plain")
+    run_night(plain)
+    inputs = plain.settings.inputs
+    documents, queries = (pq.read_table(path).to_pydict() for path in (inputs.documents, inputs.queries))
+    documents["text"][5] = "tide " * 50_000
+    queries["text"][3] = queries["text"][2]
+    rows = score_rows(plain)
+
+    odd = night(folder="odd")
+    write_parquet(Path(inputs.documents), **documents)
+    write_parquet(Path(inputs.queries), **queries)
+    odd = prepare_night(NightRequest(config=tmp_path / "odd" / "nightly.toml", night=date(2026, 11, 29)))
+    run_night(odd)
+
+    found = score_rows(odd)
+    same = {"q000", "q001", "q002"}  # neither sees the passage, nor another text
+    assert [row for row in found if row["query_id"] in same] == [row for row in rows if row["query_id"] in same]
+    assert {(row["query_id"], row["doc_id"]) for row in found} == {(row["query_id"], row["doc_id"]) for row in rows}
+    cut = select(odd, "select query_id, truncated_passages, truncated_tokens from truncations order by query_id")
+    assert [row["query_id"] for row in cut] == ["q003", "q004", "q005"]  # whose lists have d0005
+    assert all(row["truncated_tokens"] >= 49_000 * row["truncated_passages"] for row in cut)
+    assert value(odd, "select max(prompt_tokens + 1) from windows") <= 1024
+
+
+@pytest.mark.slow
+@pytest.mark.fault(45)
+def test_a_plan_shows_the_first_prompt_word_for_word(night):
+    (shown,) = [
+        each for each in plan_night(night([3]), CacheAssumption(), with_prompt=True) if "Prompt q000" in each.title
+    ]
+
+    text = shown.rows[0][0]
+    assert text.startswith("<|im_start|>system\n")
+    assert "[A] Title 0: " in text
+    assert text.endswith("<|im_start|>assistant\n[")
 
 
 @pytest.mark.slow
@@ -264,7 +308,43 @@ def test_an_engine_that_dies_is_started_again_and_nothing_is_asked_twice(night, 
 
 
 @pytest.mark.slow
-@pytest.mark.fault(10, 87)
+@pytest.mark.fault(87)
+def test_an_engine_that_cannot_start_is_not_tried_for_ever_and_says_where_its_caches_are(night, fake_vllm, tmp_path):
+    fake_vllm(log=str(tmp_path / "asked"), start_error="bad magic number in 'graph'")
+    prepared = night([3], packing__max_engine_starts=2)
+
+    with pytest.raises(
+        EngineError, match=r"RuntimeError: bad magic number in 'graph'.*remove vLLM's caches.*/vllm\."
+    ) as told:
+        run_night(prepared)
+
+    assert len((tmp_path / "asked.starts").read_text().splitlines()) <= 2
+    assert "\n" not in str(told.value)
+    assert "bad magic number" in value(prepared, "select error from runs")
+
+
+@pytest.mark.slow
+@pytest.mark.fault(39)
+def test_a_run_taken_up_with_another_engine_says_so_and_keeps_what_both_were(night, fake_vllm, tmp_path, caplog):
+    fake_vllm(log=str(tmp_path / "asked"), die_at=2)
+    with pytest.raises(EngineError):
+        run_night(night(packing__max_engine_starts=1))
+    fake_vllm()
+    cold = night(engine__enable_prefix_caching=False)
+    assert select(cold, "select dtype, enable_prefix_caching from runs") == [
+        {"dtype": "float32", "enable_prefix_caching": True}
+    ]
+
+    run_night(cold)
+
+    assert "is taken up with enable_prefix_caching=False, it began with True: its rows come of both" in caplog.text
+    assert "dtype=" not in caplog.text
+    assert value(cold, "select enable_prefix_caching from runs") is False
+    assert value(cold, "select (settings->>'$.engine.max_model_len')::integer from runs") == 1024
+
+
+@pytest.mark.slow
+@pytest.mark.fault(8, 10, 87)
 def test_an_engine_that_dies_too_often_fails_the_run_and_the_next_start_goes_on(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=2)
     prepared = night(packing__max_engine_starts=1, packing__max_poison_prompts=0)
@@ -313,8 +393,9 @@ def test_outputs_that_do_not_match_their_prompts_fail_the_batch(night, fake_vllm
 
 @pytest.mark.slow
 @pytest.mark.fault(40)
-def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm):
-    fake_vllm(metrics=False)
+@pytest.mark.parametrize("metrics", [False, "partial"])
+def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm, metrics):
+    fake_vllm(metrics=metrics)
     prepared = night()
 
     run_night(prepared)

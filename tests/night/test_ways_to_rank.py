@@ -222,7 +222,7 @@ def test_what_the_letters_get_anyway_is_taken_off(night, fake_vllm, tmp_path):
     assert select(calibrated, masses) == select(plain, masses)  # id_mass is what the model said
 
 
-@pytest.mark.fault(5)
+@pytest.mark.fault(7)
 def test_a_window_that_named_too_little_is_asked_again_in_another_order(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), answers=["I cannot say.", "[2] > [1] > [3] > [4]"])
     prepared = night(
@@ -309,6 +309,11 @@ def test_canaries_are_asked_in_every_way_that_the_run_asks(night):
     pairs = [row["pair"] for row in select(prepared, "select pair from canaries")]
     assert {pair.split("/")[0] for pair in pairs} == {"first_token", "query_likelihood"}
     assert len(pairs) == 10
+    joined = "select distinct recipe_digest from canaries join rankings using (run_id, recipe_digest)"
+    assert len(select(prepared, joined)) == 1
+    assert value(prepared, "select skip_reason from check_results where check_name = 'canary_bands'").startswith(
+        "fewer"
+    )
 
 
 def test_a_night_that_asks_nothing_needs_no_canary(night, tmp_path, fake_vllm):

@@ -382,6 +382,39 @@ def test_two_runs_are_compared_over_the_queries_that_both_have(tmp_path):
     assert set(stored(database, "r2")["measure"]) == set()
 
 
+@pytest.mark.fault(38)
+def test_a_comparison_tells_how_far_the_orders_differ_over_all_queries_of_both(tmp_path):
+    database, long = tmp_path / "x.duckdb", [f"d{number:02d}" for number in range(12)]
+    ours = {"q1": ("abcd", "bacd"), "q2": ("abcd", "abcd"), "q3": ("abcd", "abdc"), "long": (long, long[::-1])}
+    make_finished_run(database, "r1", ours | {"mine": ("ab", "ba"), "none": ("", "")})
+    make_finished_run(
+        database, "r2", {query: (before, before) for query, (before, _) in ours.items()} | {"none": ("", "")}
+    )
+    (tmp_path / "qrels.txt").write_text("q1 0 b 1")
+
+    tables = tables_of(EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR",), "r2", database))
+    own = tables_of(EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR",), "first_stage", database))
+
+    assert tables["Orders"].rows == (
+        ("queries with candidates in both", "4"),
+        ("of those in another order", "3"),
+        ("of those with another first document", "2"),
+        ("mean overlap of the first ten", "0.9500"),  # 1, 1, 1, 0.8
+    )
+    assert own["Orders"].rows[:2] == (("queries with candidates in both", "5"), ("of those in another order", "4"))
+
+
+@pytest.mark.fault(22)
+def test_judgments_keep_the_zeros_of_their_ids(tmp_path):
+    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\n001\t0007\t1\n")
+    (tmp_path / "trec.txt").write_text("001 0 0007 1\n")
+    write_parquet(tmp_path / "q.parquet", query_id=["001"], doc_id=["0007"], relevance=[1])
+
+    for name in ("beir.tsv", "trec.txt", "q.parquet"):
+        qrels = read_qrels(InputSettings(nested="-", qrels=str(tmp_path / name)), NIGHT)
+        assert qrels.frame[["query_id", "doc_id"]].to_numpy().tolist() == [["001", "0007"]], name
+
+
 @pytest.mark.fault(97)
 def test_another_depth_is_shown_and_noted(tmp_path):
     database = tmp_path / "x.duckdb"

@@ -50,6 +50,34 @@ def test_every_table_and_view_has_a_comment(tmp_path):
     assert [row["name"] for row in rows if not row["comment"]] == []
 
 
+@pytest.mark.fault(20, 69)
+@pytest.mark.parametrize("first", [1, 7, 15])
+def test_an_old_database_gets_the_columns_of_a_new_one_and_keeps_its_rows(schema, tmp_path, first):
+    """Made by the first so many schema files, with a run and a check's result where there is the table."""
+    store = Store(tmp_path / "x.duckdb", DatabaseLimits("200MB", 1, tmp_path / "spill"))
+    files = sorted(path.stem for path in (ROOT / "sql" / "schema").glob("*.sql"))[:first]
+    with store.unit_of_work() as database:
+        database.execute("run/create_schema_files")
+        for name in files:
+            database.execute(f"schema/{name}")
+            database.execute("run/add_schema_file", {"file_name": name})
+        database.query_text(
+            "insert into runs by name select 'r' as run_id, 'n' as name, date '2026-11-29' as night, 'published' as status, "
+            "false as is_degraded, now() as started_at, '{}' as settings, '{}' as resolved, '0' as input_digest, 'm' as model, "
+            "'i' as model_identity, 's' as strategy, 'd' as decode_mode, '{}' as versions, 'h' as host"
+        )
+
+    store.prepare()
+
+    with store.unit_of_work() as database:
+        columns = database.query_text(
+            "select table_name, column_name, data_type, comment from duckdb_columns() where not internal"
+        ).to_pylist()
+        runs = database.query_text("select run_id, status from runs").to_pylist()
+    assert sorted(columns, key=str) == sorted(schema, key=str)
+    assert runs == [{"run_id": "r", "status": "published"}]
+
+
 def test_a_column_of_seconds_says_so_in_name_and_comment(schema):
     for row in schema:
         if row["column_name"].endswith("_s") and row["data_type"] == "DOUBLE":

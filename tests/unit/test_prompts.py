@@ -222,6 +222,23 @@ def test_prompt_and_answer_always_fit(tokens, num_passages, num_words, query_wor
     assert prompt.prompt_tokens + prompt.max_tokens <= max_model_len
 
 
+@pytest.mark.fault(2)
+def test_a_prompt_and_its_answer_may_fill_the_context_to_the_last_token(sample_tokens):
+    builder = make_builder(sample_tokens)
+    texts = [make_text(number, 30) for number in range(5)]
+    whole = build(builder, make_sizes(builder), "why?", texts)
+    needed = whole.prompt_tokens + whole.max_tokens
+
+    lengths = {
+        room: build(builder, make_sizes(builder, max_model_len=room, max_query_tokens=8), "why?", texts)
+        for room in range(needed - 2, needed + 2)
+    }
+
+    for room, prompt in lengths.items():
+        assert prompt.prompt_tokens + prompt.max_tokens <= room
+        assert prompt.prompt_tokens >= whole.prompt_tokens - max(0, needed - room) - 1  # no more is cut than must be
+
+
 @pytest.mark.fault(26)
 @pytest.mark.parametrize(
     "text", ["moon " * 400, "달과 조수 " * 200, "aGVsbG8gd29ybGQ" * 60, "🌊🌙" * 200, "Ω≈ç√∫" * 90]
@@ -362,6 +379,7 @@ def test_max_tokens_holds_a_whole_answer(tokens, num_passages):
     assert make_builder(tokens).answers.most_tokens(num_passages) > len(tokens.encode_data([whole])[0])
 
 
+@pytest.mark.fault(29)
 def test_a_window_that_cannot_fit_is_refused_with_one_that_would(sample_tokens):
     builder = make_builder(sample_tokens)
 
@@ -413,6 +431,7 @@ def test_a_prompt_file_that_cannot_work_is_refused(tmp_path, change, words):
     assert words in str(refused.value)
 
 
+@pytest.mark.fault(26)
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=24).map(np.array), st.integers(0, 1500), st.integers(1, 20))
 def test_lengths_are_shortened_fairly_and_fill_the_room(lengths, room, floor):
     cut = fair_lengths(lengths, room, floor)

@@ -98,6 +98,7 @@ def test_a_clean_input_keeps_its_order(tmp_path, paths):
     assert staged.first_stage_score[:3].tolist() == [100.0, 99.0, 98.0]
 
 
+@pytest.mark.fault(57)
 def test_folders_globs_and_odd_names_are_read(tmp_path, paths):
     odd = tmp_path / "o'brien data" / "[x] y"
     table = pq.read_table(paths["inputs.candidates"])
@@ -116,7 +117,6 @@ def test_folders_globs_and_odd_names_are_read(tmp_path, paths):
     assert lists(as_file)["q000"] == ["d0000", "d0001", "d0002"]
 
 
-@pytest.mark.fault(57)
 def test_an_fsspec_url_is_read(tmp_path, paths):
     import fsspec
 
@@ -352,6 +352,7 @@ def test_a_query_whose_every_document_is_blank_has_no_candidates(tmp_path, paths
     assert ("queries", "q001", None, "no candidates") in reasons(staged)
 
 
+@pytest.mark.fault(27)
 def test_a_query_over_the_limit_is_set_aside_with_its_numbers(tmp_path, paths):
     rewrite(paths["inputs.queries"], text=["w " * 51, "w " * 50, "w"])
 
@@ -374,6 +375,16 @@ def test_a_document_twice_in_a_list_keeps_its_best_place(tmp_path, paths):
 
     assert lists(staged) == {"q000": ["d0000", "d0001"], "q001": ["d0001", "d0002"], "q002": ["d0002", "d0003"]}
     assert staged.notes == {"duplicate candidates": 3}
+
+
+@pytest.mark.fault(78)
+def test_documents_of_equal_text_are_two_documents(tmp_path, paths):
+    rewrite(paths["inputs.documents"], text=["the same"] * 7, title=[None] * 7)
+
+    staged = stage(tmp_path, paths)
+
+    assert lists(staged)["q000"] == ["d0000", "d0001", "d0002"]
+    assert staged.notes == {}
 
 
 @pytest.mark.fault(19, 77)
@@ -418,8 +429,10 @@ def test_ranks_from_zero_are_taken_where_that_is_configured(tmp_path, paths):
     assert lists(stage(tmp_path, paths, rank_base=0))["q000"] == ["d0002", "d0001", "d0000"]
 
 
-@pytest.mark.fault(76)
-def test_top_k_cuts_each_list_at_the_door(tmp_path, paths):
+@pytest.mark.fault(76, 77)
+def test_top_k_cuts_each_list_at_the_door_by_rank_whatever_the_scores_say(tmp_path, paths):
+    rewrite(paths["inputs.candidates"], score=[0.1, 0.9, 29.5, 0.2, 0.3, 0.5, 0.9, 18.0, 30.0])  # of two retrievers
+    assert lists(stage(tmp_path, paths, top_k=9)) == lists(stage(tmp_path, paths))
     assert lists(stage(tmp_path, paths, top_k=2)) == {
         "q000": ["d0000", "d0001"],
         "q001": ["d0001", "d0002"],

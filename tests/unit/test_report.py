@@ -257,7 +257,7 @@ def test_what_a_run_does_not_have_is_said_in_a_sentence(tmp_path):
         "The engine was asked nothing.",
         "or run packrank study.",
         "No batch was asked.",
-        "Nothing to compare with: this run is not published.",
+        "Nothing to compare with: no earlier night of its name is published.",
         "cannot be read again, so ids only",
         "4 places",
     ):

@@ -384,7 +384,7 @@ def test_a_window_falls_back_where_less_than_half_of_what_was_asked_is_named(win
     assert fell_back(window, outcome) == falls_back
 
 
-@pytest.mark.fault(5)
+@pytest.mark.fault(7)
 def test_a_window_is_asked_again_in_another_order_never_in_the_same():
     ranking = RankingInProgress(0, 6, Schedule(Single(), retries=2), query_id="q")
     asked = []

@@ -6,12 +6,13 @@ JSON object in the environment:
 
     log            file to which every prompt is appended, one JSON line a request
     batch_s        seconds that a call takes
+    start_error    what is raised while the model loads; each try adds a line to `log`.starts
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
     die_on         the process ends when a prompt of a call has this text in it
     hang_on        the call never returns then
     fail_on        the call raises then
-    metrics        false: RequestOutput.metrics is None
+    metrics        false: RequestOutput.metrics is None; 'partial': it lacks a time
     metrics_log    file to which every request's metrics and gaps are appended, one JSON line each
     outputs        'reversed', 'short', 'long': what generate() returns
     answers        list of texts, by prompt number in turn, in place of the computed permutations
@@ -92,6 +93,10 @@ class LLM:
     def __init__(self, **keywords):
         args = EngineArgs(**keywords)
         self._told = json.loads(os.environ.get("FAKE_VLLM", "{}"))
+        if "start_error" in self._told:
+            with open(self._told["log"] + ".starts", "a", encoding="utf-8") as stream:
+                stream.write("tried\n")
+            raise RuntimeError(self._told["start_error"])
         if not (Path(args.model) / "config.json").exists():
             raise ValueError(f"no model in {args.model}")
         self._tokenizer = Tokenizer.from_file(str(Path(args.model) / "tokenizer.json"))
@@ -184,6 +189,8 @@ class LLM:
             for logger in self.llm_engine.logger_manager.stat_loggers:
                 logger.record(None, SimpleNamespace(inter_token_latencies_iter=gaps))
         metrics = self._metrics(ids, gaps)
+        if self._told.get("metrics") == "partial":
+            del metrics.queued_ts
         return SimpleNamespace(
             prompt_token_ids=ids,
             outputs=[
