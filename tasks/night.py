@@ -175,13 +175,14 @@ class Night:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do: published, or complete and well where nobody asks to publish.
+        """Whether nothing is left to do: published, or complete, checked and well where nobody asks to publish.
 
         A degraded run is never done: the limits of its checks may have been raised since.
         """
         if self.state is None or not self.state.is_ranked:
             return False
-        return self.state.status == "published" or not (self.prepared.publish or self.state.is_degraded)
+        is_well = self.state.is_checked and not self.state.is_degraded
+        return self.state.status == "published" or (is_well and not self.prepared.publish)
 
     def stage(self) -> None:
         """Reads, checks and lays out the night's input.
@@ -474,8 +475,8 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
         if not night.is_ranked:
             night.stage()
             night.rank(*listeners)
+        if not night.is_done:  # also a run that was killed between its last query and its checks
             night.evaluate()
-        if not night.is_done:
             night.check()
             night.publish()
         night.conclude()
