@@ -18,7 +18,7 @@ export UV_TORCH_BACKEND := cpu
 endif
 endif
 
-.PHONY: help setup demo test test-fast check format lint types layers faults deploy up down lock clean
+.PHONY: help setup demo test test-fast soak check format lint types layers faults deploy up down lock clean
 
 help:                 ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -49,11 +49,15 @@ demo: setup           ## rank the sample and show the result
 
 test: setup           ## all tests: the fast ones first
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
-	@$(BIN)/pytest -m slow tests/night tests/unit -n auto --dist loadfile
+	@$(BIN)/pytest -m "slow and not soak" tests/night tests/unit tests/soak -n auto --dist loadfile
 	@$(BIN)/pytest -m slow tests/engine tests/flow
 
 test-fast: setup      ## tests without engine and server
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
+
+SEED ?= 7
+soak: setup           ## nights killed at random moments (make soak SEED=8), on the real engine too, and readers
+	@$(BIN)/pytest -m slow tests/soak -s --kills 50 --seed $(SEED)
 
 check: setup format lint types layers test   ## format, lint, types, import layers, tests
 

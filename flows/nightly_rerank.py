@@ -109,8 +109,8 @@ def nightly_rerank(
         if not opened.is_ranked:
             stage_night(opened)
             rank_night(opened)
-            evaluate_night(opened)
         if not opened.is_done:
+            evaluate_night(opened)
             check_night(opened)
             publish_night(opened)
         report_night(opened)

@@ -194,7 +194,7 @@ class Night:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do: published, or complete and well where nobody asks to publish.
+        """Whether nothing is left to do: published, or complete, checked and well where nobody asks to publish.
 
         A degraded run is never done: the limits of its checks may have been raised since.
         """
@@ -202,7 +202,7 @@ class Night:
             return False
         if self.state.status == "published":
             return self.state.is_offered
-        return not (self.prepared.publish or self.state.is_degraded)
+        return not self.prepared.publish and self.state.is_checked and not self.state.is_degraded
 
     @property
     def _is_published(self) -> bool:
@@ -569,8 +569,8 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
         if not night.is_ranked:
             night.stage()
             night.rank(*listeners)
+        if not night.is_done:  # also a run that was killed between its last query and its checks
             night.evaluate()
-        if not night.is_done:
             night.check()
             night.publish()
         night.conclude()

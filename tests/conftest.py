@@ -13,6 +13,12 @@ settings.register_profile("packrank", deadline=None)  # a busy machine is no fai
 settings.load_profile("packrank")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make soak` turns up."""
+    parser.addoption("--kills", type=int, default=20, help="of nights with a fake engine, in tests/soak")
+    parser.addoption("--seed", type=int, default=7, help="of the moments at which tests/soak kills")
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample model without its weights."""

@@ -159,7 +159,7 @@ class EngineProcess:
             ConfigError: vLLM does not know a key of [engine], or refuses its value.
             EngineError: it could not start.
         """
-        self._pipe.send(_Start(dict(self._options.keywords), self._options.timeline))
+        self._send(_Start(dict(self._options.keywords), self._options.timeline))
         try:
             info = self._receive(self._options.start_timeout_s, "start")
         except EngineError as error:
@@ -174,7 +174,7 @@ class EngineProcess:
     def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
         """See `Engine.generate`."""
         submitted_at = datetime.now(UTC)
-        self._pipe.send(
+        self._send(
             [
                 _Request(each.request_id, each.prompt_token_ids, each.form, each.num_scored_tokens)
                 for each in batch.prompts
@@ -188,7 +188,7 @@ class EngineProcess:
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix, so that what comes next is not helped by what came before."""
-        self._pipe.send(_ResetPrefixCache())
+        self._send(_ResetPrefixCache())
         self._receive(self._options.batch_timeout_s, "reset of the prefix cache")
 
     def close(self) -> None:
@@ -229,6 +229,12 @@ class EngineProcess:
         if isinstance(reply, _Refusal):
             raise ConfigError(reply.message) if reply.is_config else EngineError(reply.message)
         return reply
+
+    def _send(self, message: object) -> None:
+        try:
+            self._pipe.send(message)
+        except ConnectionError as error:  # it died since its last answer, while nobody waited for it
+            raise self._died("wait for work") from error
 
     def _died(self, what: str) -> EngineError:
         with contextlib.suppress(subprocess.TimeoutExpired):

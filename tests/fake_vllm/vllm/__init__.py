@@ -255,7 +255,9 @@ class LLM:
             return None
         path = Path(self._told["log"] + ".count")
         number = int(path.read_text()) if path.exists() else 0
-        path.write_text(str(number + 1))
+        aside = path.with_suffix(".part")
+        aside.write_text(str(number + 1))
+        aside.replace(path)  # whole at any moment: soak tests kill this process
         return number
 
     def _log(self, prompts, sampling_params, batch_no):
