@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 MASK = "***"
 
-URL = re.compile(r"[A-Za-z][\w+.:-]*://(?:[^\s'\"<>]|['\"](?=\S*@))+")
+URL = re.compile(r"[A-Za-z][\w+.:-]*://(?:[^\s'\"<>]|['\"](?=\S*@))+(?<![:;,.)])")
 USERINFO = re.compile(r"//(?:[^/?#]*|[^/?#@]*:[^?#]*)@")  # a password may hold a slash, as AWS keys do
 SECRET_QUERY = re.compile(
     r"([?&;#][\w.-]*(?:token|sig|signature|password|passwd|secret|key|credential)[\w.-]*=)[^\s&;#'\"<>]+", re.IGNORECASE
