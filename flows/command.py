@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import date
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
@@ -235,12 +235,17 @@ def report(
     output: Annotated[
         Path | None, Parameter(help="HTML file to write; reports/RUN_ID.html beside the database if not given.")
     ] = None,
+    config: Annotated[
+        Path | None, Parameter(help="Settings file, where the run's inputs are URLs with secrets: none are stored.")
+    ] = None,
     database: Database = None,
 ) -> None:
     """Write one run as one HTML page that needs no network, and print its path."""
     from tasks.judge.report import report_run
+    from tasks.settings import load_settings
 
-    print(report_run(_database(database), run_id, None if output is None else Path.cwd() / output))
+    inputs = None if config is None else load_settings(Path.cwd() / config).inputs
+    _say(str(report_run(_database(database), run_id, None if output is None else Path.cwd() / output, inputs)))
 
 
 @app.command
@@ -249,7 +254,7 @@ def publish(run_id: str, *, database: Database = None, set_: StoreOverrides = ()
     from tasks.offer.publication import publish_by_hand
 
     for line in publish_by_hand(_database(database), run_id, _overrides(set_)):
-        print(line)
+        _say(line)
 
 
 @app.command
@@ -258,7 +263,7 @@ def unpublish(run_id: str, *, database: Database = None, set_: StoreOverrides = 
     from tasks.offer.publication import unpublish_by_hand
 
     for line in unpublish_by_hand(_database(database), run_id, _overrides(set_)):
-        print(line)
+        _say(line)
 
 
 @app.command
@@ -274,7 +279,7 @@ def export(
     from tasks.judge.trec_files import export_run
 
     made = export_run(_database(database), run_id, format_, Path.cwd() / output, top_k=top_k)
-    print(f"{made.output}: {made.num_rows:,} rows of {made.num_queries:,} queries")
+    _say(f"{made.output}: {made.num_rows:,} rows of {made.num_queries:,} queries")
 
 
 @app.command(name="import")
@@ -293,7 +298,8 @@ def import_(
 
     made = import_files(Path.cwd() / folder, ImportSources(run, queries, corpus, rankllm, qrels))
     print_tables([made.table], Console())
-    print(made.inputs_lines)
+    for line in made.inputs_lines.splitlines():
+        _say(line)
 
 
 @app.command
@@ -331,10 +337,15 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    from tasks.judge.summary import printable
-
-    print(f"packrank: {printable(message)}", file=sys.stderr)
+    _say(f"packrank: {message}", sys.stderr)
     raise SystemExit(code)
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """One line for people, whatever data or paths put into it."""
+    from tasks.redaction import hide_url_secrets, printable
+
+    print(hide_url_secrets(printable(text)), file=stream)
 
 
 def _overrides(texts: tuple[str, ...]) -> dict[str, object]:

@@ -59,7 +59,7 @@ def publish_night(night: Night) -> None:
 def report_night(night: Night) -> None:
     """Writes the run's tables as an artifact, and its page, which another artifact links to."""
     create_markdown_artifact(to_markdown(summarise(night.store, night.run_id)), key=SUMMARY_KEY)
-    page = write_page(night.store, night.run_id)
+    page = write_page(night.store, night.run_id, night.prepared.settings.inputs)
     if page is not None:
         create_link_artifact(page.as_uri(), str(page), key=PAGE_KEY, description="One page, on the worker's disk")
 

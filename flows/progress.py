@@ -12,6 +12,8 @@ from uuid import UUID
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tasks.redaction import printable
+
 UPDATE_EVERY_S = 1.0  # an artifact update takes 6 ms, and the page need not be faster
 
 
@@ -20,7 +22,7 @@ class TerminalBar:
 
     def __init__(self, description: str) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("windows"),
@@ -28,7 +30,7 @@ class TerminalBar:
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
-        self._task = self._progress.add_task(description, total=None)
+        self._task = self._progress.add_task(printable(description), total=None)
 
     def __enter__(self) -> Self:
         self._progress.start()

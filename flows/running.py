@@ -20,6 +20,7 @@ from tasks.judge.report import report_path
 from tasks.judge.summary import print_tables, summarise
 from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
 from tasks.plan import CacheAssumption, plan_night
+from tasks.redaction import hide_url_secrets, printable
 from tasks.study.arms import StudyRequest, run_study
 from tasks.study.claims import read_findings
 from tasks.study.page import write_study_page
@@ -31,13 +32,13 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
     Raises:
         PackrankError: as the night does; nothing was started for what is wrong beforehand.
     """
+    _show_logs()
     prepared = prepare_night(request)
     if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
     _find_prefect()
     from flows.nightly_rerank import nightly_rerank
 
-    _show_logs()
     with _tables_at_the_end(prepared, console):
         nightly_rerank(
             config=str(request.config),
@@ -83,10 +84,10 @@ def run_plainly(request: NightRequest, console: Console) -> None:
     Raises:
         PackrankError: as the night does.
     """
+    _show_logs()
     prepared = prepare_night(request)
     if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
-    _show_logs()
     with _tables_at_the_end(prepared, console), TerminalBar(prepared.base_run_id) as bar:
         run_night(prepared, bar.update)
 
@@ -104,7 +105,7 @@ def _show_findings(request: StudyRequest, console: Console) -> None:
     findings = read_findings(run_study(request))
     print_tables(findings.tables(), console)
     for line in (f"report: {write_study_page(findings)}", f"database: {findings.study.store.path}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:
@@ -132,10 +133,18 @@ def _tables_at_the_end(prepared: PreparedNight, console: Console) -> Iterator[No
     _show_tables(prepared, console)
 
 
+class _OneLine(logging.Formatter):
+    """A record as one line that a terminal takes for nothing else, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return hide_url_secrets(printable(super().format(record)))
+
+
 def _show_logs() -> None:
     """Our own log lines on stderr; on a terminal, where the bar is, only warnings."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
     logging.getLogger("tasks").addHandler(handler)
     logging.getLogger("tasks").setLevel(logging.INFO)
@@ -146,4 +155,4 @@ def _show_tables(prepared: PreparedNight, console: Console) -> None:
     print_tables(summarise(night.store, night.run_id), console)
     for name, path in (("database", night.store.path), ("report", report_path(night.store.path, night.run_id))):
         if path.exists():
-            console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(f"{name}: {path}"), markup=False, highlight=False, soft_wrap=True)

@@ -1,14 +1,20 @@
 """The one family of foreseen failures, each with the exit code of the command that meets it.
 
 Form of a message: where, what was found, what is allowed, what to do; one line. A malformed model answer is not
-here: it is data. Texts of queries and passages never stand in a message. Knows nothing of who raises or prints.
+here: it is data. Texts of queries and passages never stand in a message, nor do secrets of URLs and control
+characters, wherever it goes. Knows nothing of who raises or prints.
 """
+
+from tasks.redaction import hide_url_secrets, printable
 
 
 class PackrankError(Exception):
     """Any failure that packrank foresees; `exit_code` is the command's."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(hide_url_secrets(printable(message)))
 
 
 class ConfigError(PackrankError):
@@ -25,6 +31,10 @@ class InputError(PackrankError):
     """Queries, documents, candidates or qrels that cannot be a night's input: their owner acts."""
 
     exit_code = 3
+
+
+class InputNotReady(InputError):
+    """An input that is not there yet, half-written, or changing: it may be whole a little later."""
 
 
 class CheckFailed(PackrankError):

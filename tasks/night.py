@@ -38,9 +38,10 @@ from tasks.rank.cohort import Cohort, StoredOutcome
 from tasks.rank.lists import list_depth
 from tasks.rank.recipe import Recipe, build_recipe
 from tasks.rank.reuse import EarlierRun, ReuseFrom, Standing, earlier_run, find_standings
+from tasks.read.arrival import await_night_input
 from tasks.read.candidates import CandidateLimits
-from tasks.read.qrels import check_qrels
-from tasks.read.staging import NightInput, StagedInput, open_night_input, stage_input
+from tasks.read.staging import NightInput, StagedInput, stage_input
+from tasks.redaction import hide_url_secrets
 from tasks.schedule.rankings import WindowKey
 from tasks.schedule.windows import Outcome
 from tasks.settings import Settings, load_settings
@@ -144,8 +145,8 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
     night = request.night or settings.night.night_at(now or datetime.now(UTC))
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
     recipe = build_recipe(settings, model_folder)
-    found = open_night_input(settings.inputs, night)
-    check_qrels(settings.inputs, night)
+    wait_s = 0 if request.dry_run else settings.inputs.wait_s
+    found = await_night_input(settings.inputs, night, wait_s)
     identity = model_identity(model_folder)
     asked = settings.ranking_settings()
     asked["engine"].pop("model")  # its identity stands for it, wherever it lies
@@ -637,7 +638,7 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None, reus
         name=settings.night.name,
         night=prepared.night,
         started_at=datetime.now(UTC),
-        settings=settings.model_dump_json(),
+        settings=settings.stored_json(),
         resolved=canonical_json(prepared.recipe.resolved),
         recipe=canonical_json(prepared.recipe_parts),
         input_digest=prepared.found.digest,
@@ -658,6 +659,6 @@ def _new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None, reus
 def _note_failure(store: Store, run_id: str, error: BaseException) -> None:
     """Cancelled by a signal, else failed; a database that cannot be written must not hide the error itself."""
     status = "failed" if isinstance(error, Exception) else "cancelled"
-    told = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:1_000]
+    told = hide_url_secrets(" ".join(f"{type(error).__name__}: {error}".split()).rstrip(":"))[:1_000]
     with suppress(StoreError):
         store.update("finish_run", {"run_id": run_id, "status": status, "error": told})

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
-from tasks.judge.summary import SummaryTable, listing, pairs, printable
+from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
 from tasks.night import PreparedNight, find_earlier_run, store_of
 from tasks.pack.batches import Batch
@@ -26,6 +26,7 @@ from tasks.rank.cohort import Cohort
 from tasks.rank.recipe import Recipe
 from tasks.rank.reuse import Standing, find_standings
 from tasks.read.staging import StagedInput
+from tasks.redaction import printable
 
 
 @dataclass(frozen=True, slots=True)

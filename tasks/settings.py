@@ -5,6 +5,7 @@ unrenamed; those that this module does not know are judged by vLLM, before weigh
 from the checkout. Knows nothing of what the settings are used for.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -18,9 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tasks.database import DatabaseLimits
 from tasks.environment import ROOT, checkout_path
 from tasks.errors import ConfigError, first_line
+from tasks.redaction import MASK, hide_setting_secrets
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+MarkerName = Annotated[str, Field(pattern=r"^[^/]+$")] | None
+InputName = Literal["queries", "documents", "candidates", "nested", "qrels"]
 
 StrategyName = Literal[
     "pointwise", "single", "sliding", "tdpart", "setwise", "tourrank", "jointrank", "blitz", "pairwise"
@@ -74,6 +78,9 @@ CAPACITY_SETTINGS = frozenset(
         "tensor_parallel_size",
     }
 )
+
+
+ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is taken, not which
 
 
 class Section(BaseModel):
@@ -143,6 +150,16 @@ class ColumnNames(Section):
         return self
 
 
+class MarkerNames(Section):
+    """For each input, the file that its writer leaves when all is written, such as '_SUCCESS'."""
+
+    queries: MarkerName = None
+    documents: MarkerName = None
+    candidates: MarkerName = None
+    nested: MarkerName = None
+    qrels: MarkerName = None
+
+
 class InputSettings(Section):
     """Where the first stage's output is: three flat inputs, or one nested."""
 
@@ -153,6 +170,9 @@ class InputSettings(Section):
     qrels: str | None = None  # judgments, for the run's nDCG@10: Parquet, a TREC qrels file, or BEIR's tsv
     partition: str | None = Field(default=None, pattern=r"^[^=/]+=[^/]+$")  # 'dt=2026-11-28'; else the newest by night
     columns: ColumnNames = ColumnNames()
+    wait_s: Annotated[int, Field(ge=0)] = 0  # how long an input that is missing or half-written is waited for
+    markers: MarkerNames = MarkerNames()  # in the files' or the partition's folder; without it an input is not whole
+    may_be_older: list[InputName] = []  # with wait_s the night's own partition is waited for, but not of these
     top_k: PositiveInt | None = None  # cuts each query's list at the door
     rank_base: Literal[0, 1] = 1  # the first stage's best rank
     allow_empty: bool = False  # an input without rows is an error unless this says otherwise
@@ -428,9 +448,16 @@ class Settings(Section):
         default = {"max_num_batched_tokens": PROMPT_LOGPROB_BATCHED_TOKENS} if lowered else {}
         return {**default, **self.engine.keywords(), **asked}
 
+    def stored_json(self) -> str:
+        """All settings as JSON without secrets, as a run keeps them; what is hidden is marked `MASK`."""
+        return json.dumps(hide_setting_secrets(self.model_dump(mode="json")), ensure_ascii=False)
+
     def ranking_settings(self) -> dict[str, Any]:
         """What a ranking depends on: packing, store, checks and the engine's capacity left out."""
         kept = self.model_dump(mode="json", include={"inputs", "strategy", "prompt"})
+        for name in ARRIVAL_SETTINGS:
+            kept["inputs"].pop(name)
+        kept["inputs"] = hide_setting_secrets(kept["inputs"])  # another key or signature is the same input
         engine = {key: value for key, value in self.engine.keywords().items() if key not in CAPACITY_SETTINGS}
         return {**kept, "engine": engine}
 
@@ -451,6 +478,24 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
         return Settings.model_validate(document)
     except ValidationError as error:
         raise ConfigError(f"{path}: {'; '.join(_complaint(detail) for detail in error.errors())}") from error
+
+
+def stored_inputs(run_id: str, run_settings: Mapping[str, Any], needed: Sequence[InputName]) -> InputSettings:
+    """`[inputs]` of settings that are stored with a run, for reading those that are `needed` again.
+
+    Raises:
+        ConfigError: they are not this packrank's, or a needed one was a URL with secrets, which are not stored.
+    """
+    stored = run_settings.get("inputs", {})
+    hidden = [name for name in needed if "://" in str(stored.get(name)) and MASK in str(stored.get(name))]
+    if hidden:
+        raise ConfigError(f"run {run_id}: [inputs] {', '.join(hidden)} had a URL with secrets, which are not stored.")
+    try:
+        return InputSettings.model_validate(stored)
+    except ValidationError as error:
+        details = [dict(detail, loc=("inputs", *detail["loc"])) for detail in error.errors()]
+        told = "; ".join(_complaint(detail) for detail in details)
+        raise ConfigError(f"run {run_id}: its stored [inputs] are not this packrank's ({told}).") from error
 
 
 def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, object]) -> StoreSettings:
@@ -553,5 +598,6 @@ def _complaint(detail: Any) -> str:
         return f"{where}: unknown key"
     if detail["type"] == "missing":
         return f"{where}: missing"
-    found = "" if isinstance(detail["input"], dict | BaseModel) else f" = {detail['input']!r}"
+    value = hide_setting_secrets(detail["input"], rest[-1] if rest else section)
+    found = "" if isinstance(detail["input"], dict | BaseModel) else f" = {value!r}"
     return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"

@@ -14,11 +14,10 @@ import ir_measures
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pydantic import ValidationError
 
 from tasks.database import DatabaseLimits, read_sql
 from tasks.environment import checkout_path
-from tasks.errors import ConfigError, InputError, PackrankError, first_line
+from tasks.errors import ConfigError, InputError, first_line
 from tasks.judge.queries import RankedRun, find_newest_run, find_ranked_run, read_rows
 from tasks.judge.summary import SummaryTable, listing, pairs, value_text
 from tasks.judge.trec_files import read_judgments
@@ -26,7 +25,7 @@ from tasks.keep.store import Store
 from tasks.read.parquet_files import input_digest, read_batches
 from tasks.read.qrels import is_text_file, open_qrels
 from tasks.read.staging import resolve_path
-from tasks.settings import InputSettings, StoreSettings, load_settings
+from tasks.settings import InputSettings, StoreSettings, load_settings, stored_inputs
 
 NIGHT_MEASURES = ("nDCG@10",)
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR", "R@100")
@@ -308,11 +307,9 @@ def _find_qrels(request: EvaluationRequest, target: _Target) -> tuple[str, Qrels
 
 def _stored_inputs(run: RankedRun) -> InputSettings:
     try:
-        return InputSettings.model_validate(run.settings["inputs"])
-    except (KeyError, ValidationError) as error:
-        raise PackrankError(
-            f"run {run.run_id}: its stored [inputs] are not this packrank's ({first_line(error)}). Give --qrels FILE."
-        ) from error
+        return stored_inputs(run.run_id, run.settings, ["qrels"])
+    except ConfigError as error:
+        raise ConfigError(f"{error} Give --qrels FILE, or the settings file in place of the run.") from error
 
 
 def _orders_against(against: str | None, target: _Target) -> RunOrders | str | None:

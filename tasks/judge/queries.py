@@ -20,6 +20,7 @@ from rich.console import Console
 from tasks.database import SQL_FOLDER, DatabaseLimits, open_database, read_sql
 from tasks.errors import ConfigError, PackrankError, StoreError
 from tasks.judge.summary import SummaryTable, listing, pairs, print_tables
+from tasks.redaction import printable
 from tasks.settings import StoreSettings
 
 MAX_TABLE_ROWS = 1_000
@@ -66,10 +67,15 @@ def write_result(rows: pa.Table, form: Literal["table", "csv", "json", "parquet"
             raise ConfigError("--format parquet needs --output FILE.")
         pq.write_table(rows, output)
     elif form == "csv":
-        csv.write_csv(_flat(rows), output if output is not None else sys.stdout.buffer)
+        flat = _flat(rows)
+        if output is None and sys.stdout.isatty():  # a file or a pipe gets the data as it is
+            flat = pa.table(
+                {name: _shown(column) for name, column in zip(flat.column_names, flat.columns, strict=True)}
+            )
+        csv.write_csv(flat, output if output is not None else sys.stdout.buffer)
     elif form == "json":
         text = json.dumps(rows.to_pylist(), default=str, ensure_ascii=False, indent=1)
-        _write_text(text, output)
+        _write_text(_escaped(text), output)
     else:
         shown = listing(_rows_title(rows), rows.slice(0, MAX_TABLE_ROWS).to_pylist())
         tables = [shown] if shown is not None else [SummaryTable("0 rows", tuple(rows.column_names), ())]
@@ -161,6 +167,22 @@ def _flat(rows: pa.Table) -> pa.Table:
             [None if value is None else json.dumps(value) for value in column.to_pylist()] if nested else column
         )
     return pa.table(columns)
+
+
+def _shown(column: pa.ChunkedArray) -> pa.ChunkedArray | list[str | None]:
+    """A column of texts as a terminal may see it."""
+    if not pa.types.is_string(column.type):
+        return column
+    return [None if value is None else printable(value) for value in column.to_pylist()]
+
+
+def _escaped(text: str) -> str:
+    """JSON with control and format characters by their numbers: the same values, and no harm on a terminal."""
+    return (
+        "".join(each if each == "\n" or printable(each) == each else json.dumps(each)[1:-1] for each in text)
+        if not text.replace("\n", "").isprintable()
+        else text
+    )
 
 
 def _ranked_run(run: dict[str, Any]) -> RankedRun:

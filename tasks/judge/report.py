@@ -7,7 +7,6 @@ read again from the run's inputs, as long as those are what they were. Knows not
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,14 @@ from tasks.database import read_sql
 from tasks.errors import PackrankError, first_line
 from tasks.judge import charts
 from tasks.judge.queries import read_rows
-from tasks.judge.summary import SERVING_ROWS, duration_text, printable, value_text
+from tasks.judge.summary import SERVING_ROWS, duration_text, value_text
 from tasks.judge.trec_files import whole_file
 from tasks.keep.store import Store
 from tasks.read.documents import find_passages
-from tasks.read.parquet_files import hide_url_secrets
 from tasks.read.queries import find_query_texts
 from tasks.read.staging import open_night_input
-from tasks.settings import InputSettings
+from tasks.redaction import hide_setting_secrets, hide_url_secrets, printable
+from tasks.settings import InputName, InputSettings, stored_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +35,8 @@ Query = Callable[[str, Mapping[str, object]], pa.Table]  # an SQL file's name an
 
 MEASURE = "nDCG@10"
 MAX_POINTS = {"report/engine_steps": 2_000, "report/batches": 400}  # of a chart
+TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
 QUERY_CHARS, PASSAGE_CHARS = 300, 160  # of a text; the rest is in the inputs
-SECRET_KEY = re.compile(r"(^|_)(token|password|secret|api_key)$")
 
 STATUS_WORDS = {
     "published": ("good", "Published: latest_scores has these scores for its night"),
@@ -147,13 +146,14 @@ class RunTexts:
     note: str | None = None
 
 
-def report_run(database: Path, run_id: str | None, output: Path | None) -> Path:
+def report_run(database: Path, run_id: str | None, output: Path | None, inputs: InputSettings | None = None) -> Path:
     """Writes a run's page and returns its path; the database is open, read-only, for one statement at a time.
 
     Args:
         database: where the run lies.
         run_id: the newest finished run if not given.
         output: `report_path` if not given; replaced when the new page is complete.
+        inputs: where the texts are; as the run's settings say if not given, which hold no secrets of URLs.
 
     Raises:
         StoreError: no such database, or a writer holds it for longer than a second.
@@ -164,15 +164,17 @@ def report_run(database: Path, run_id: str | None, output: Path | None) -> Path:
         return read_rows(database, read_sql(name), parameters)
 
     facts = read_facts(query, run_id or _newest_run_id(query, database))
-    return _write_page(facts, output or report_path(database, facts.run["run_id"]))
+    return _write_page(facts, inputs, output or report_path(database, facts.run["run_id"]))
 
 
-def report_night(store: Store, run_id: str) -> Path | None:
+def report_night(store: Store, run_id: str, inputs: InputSettings | None = None) -> Path | None:
     """A night's page in its place; a page that cannot be made is a warning, not the end of the night."""
     try:
-        return _write_page(read_facts(store.query, run_id), report_path(store.path, run_id))
+        return _write_page(read_facts(store.query, run_id), inputs, report_path(store.path, run_id))
     except Exception as error:  # whatever it is: the night itself went through
-        logger.warning("run_id=%s has no report page: %s: %s", run_id, type(error).__name__, first_line(error))
+        logger.warning(
+            "run_id=%s has no report page: %s: %s", run_id, type(error).__name__, hide_url_secrets(first_line(error))
+        )
         return None
 
 
@@ -215,13 +217,13 @@ def read_facts(query: Query, run_id: str) -> RunFacts:
     return RunFacts(tables["run/find_run"][0], tables["summary/run"][0], tables)
 
 
-def read_texts(facts: RunFacts) -> RunTexts:
+def read_texts(facts: RunFacts, given: InputSettings | None) -> RunTexts:
     """The texts of the page's movers from the run's inputs; whatever goes wrong there, the page has ids."""
     wanted: dict[str, list[str]] = {}
     for row in facts.tables["report/first_tens"]:
         wanted.setdefault(row["query_id"], []).append(row["doc_id"])
     try:
-        inputs = InputSettings.model_validate(json.loads(facts.run["settings"])["inputs"])
+        inputs = given or stored_inputs(facts.run["run_id"], json.loads(facts.run["settings"]), TEXT_INPUTS)
         found = open_night_input(inputs, facts.run["night"])
         if found.digest != facts.run["input_digest"]:
             return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
@@ -257,11 +259,12 @@ def render_page(facts: RunFacts, texts: RunTexts) -> str:
         "provenance": _provenance(facts.run),
         "settings": _flat_table("All settings, defaults filled in", "settings", facts.run["settings"]),
     }
-    return environment.get_template("report.html.jinja").render(page)
+    text = environment.get_template("report.html.jinja").render(page)
+    return "\n".join(map(printable, text.split("\n")))  # ids stand in attributes too, and a page may be shown by cat
 
 
-def _write_page(facts: RunFacts, output: Path) -> Path:
-    page = render_page(facts, read_texts(facts))
+def _write_page(facts: RunFacts, inputs: InputSettings | None, output: Path) -> Path:
+    page = render_page(facts, read_texts(facts, inputs))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -442,20 +445,17 @@ def _provenance(run: Row) -> list[Table]:
 
 
 def _flat_table(title: str, source: str, text: str) -> Table:
-    flat = _flattened(json.loads(text))
+    flat = _flattened(hide_setting_secrets(json.loads(text)))  # older databases hold them
     return Table(title, (), [[Cell(name), Cell(shown, f"{source}.{name}")] for name, shown in flat])
 
 
 def _flattened(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
-    """JSON as dotted names and texts, without secrets."""
+    """JSON as dotted names and texts."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _flattened(inner, f"{name}.{key}" if name else key)
-    elif isinstance(value, str) and SECRET_KEY.search(name.rpartition(".")[2]):
-        yield name, "***"
     else:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield name, hide_url_secrets(text)
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _pairs(source: str, labelled: Sequence[tuple[str, str]], row: Row) -> list[list[Cell]]:

@@ -3,7 +3,7 @@
 Knows nothing of Prefect or terminals beyond writing Markdown and rich tables.
 """
 
-import unicodedata
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from tabulate import tabulate
 from tasks.database import Database
 from tasks.errors import PackrankError
 from tasks.keep.store import Store
+from tasks.redaction import hide_url_secrets, printable
 
 MS = 1000.0
 NATURAL_WIDTH = 10_000
@@ -124,14 +125,15 @@ def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
 
 
 def to_markdown(tables: list[SummaryTable]) -> str:
-    """The tables as GitHub-style Markdown; pipes in values are escaped."""
+    """The tables as GitHub-style Markdown; what Markdown or HTML would take for markup is escaped."""
     parts = []
     for table in tables:
-        rows = [[text.replace("|", "\\|") for text in row] for row in table.rows]
-        drawn = tabulate(rows, headers=table.columns, tablefmt="github", disable_numparse=True)
-        parts.append(f"## {table.title}\n\n{drawn}\n")
+        rows = [list(map(_plain_markdown, row)) for row in table.rows]
+        headers = list(map(_plain_markdown, table.columns))
+        drawn = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+        parts.append(f"## {_plain_markdown(table.title)}\n\n{drawn}\n")
         if table.note:
-            parts.append(f"{table.note}\n")
+            parts.append(f"{_plain_markdown(table.note)}\n")
     return "\n".join(parts)
 
 
@@ -139,21 +141,17 @@ def print_tables(tables: list[SummaryTable], console: Console) -> None:
     """The tables on a terminal."""
     terminal_width = console.width
     for table in tables:
-        drawn = Table(title=table.title, title_justify="left", title_style="bold", caption=table.note, box=SIMPLE_HEAD)
+        title, note = _plain(table.title), None if table.note is None else _plain(table.note)
+        drawn = Table(title=title, title_justify="left", title_style="bold", caption=note, box=SIMPLE_HEAD)
         for number, column in enumerate(table.columns):
             justify: JustifyMethod = "left" if number == 0 or table.wraps else "right"
-            drawn.add_column(escape(column), justify=justify, no_wrap=not table.wraps, overflow="fold")
+            drawn.add_column(_plain(column), justify=justify, no_wrap=not table.wraps, overflow="fold")
         for row in table.rows:
-            drawn.add_row(*(escape(text) for text in row))
+            drawn.add_row(*map(_plain, row))
         natural = Measurement.get(console, console.options.update(max_width=NATURAL_WIDTH), drawn).maximum
         if not table.wraps:
             console.width = max(console.width, natural)  # a cut id is of no use: the terminal may wrap
         console.print(drawn, width=min(natural, max(TEXT_WIDTH, terminal_width)) if table.wraps else None)
-
-
-def printable(text: str) -> str:
-    """Text from data or drivers as it may reach a terminal: no control or format character, one line."""
-    return "".join(each if unicodedata.category(each) not in ("Cc", "Cf") else " " for each in text)
 
 
 def value_text(value: object) -> str:
@@ -166,7 +164,7 @@ def value_text(value: object) -> str:
         return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4f}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+    return f"{value:,}" if isinstance(value, int) else hide_url_secrets(printable(str(value)))
 
 
 def duration_text(seconds: float | None) -> str:
@@ -181,6 +179,15 @@ def duration_text(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _plain(text: str) -> str:
+    """A text that neither terminal nor rich takes for anything else; whatever table it comes from."""
+    return escape(hide_url_secrets(printable(text)))
+
+
+def _plain_markdown(text: str) -> str:
+    return re.sub(r"([\\|\[\]<`])", r"\\\1", hide_url_secrets(printable(text)))
 
 
 def _rows(database: Database, name: str, run_id: str) -> list[dict[str, Any]]:

@@ -1,30 +1,26 @@
-"""Finds the Parquet files behind a path and reads chosen columns of them, each checked against a declared schema.
+"""Opens the Parquet files of an input and reads chosen columns of them, each checked against a declared schema.
 
-A path is a file, a folder, a glob or a Hive folder, local or any fsspec URL. Footers and schemas of all files are
-checked before a row is read; pages are read with checksum verification, in small batches. Columns are matched by
-name, never by place or by case. Knows nothing of what the columns mean.
+Footers and schemas of all files are checked before a row is read; pages are read with checksum verification, in small
+batches, of a file that is still the same. Columns are matched by name, never by place or by case. Knows nothing of
+what the columns mean.
 """
 
 import difflib
 import hashlib
-import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Literal
 
-import fsspec
-import fsspec.utils
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tasks.errors import ConfigError, InputError, first_line
+from tasks.errors import ConfigError, InputError, PackrankError, first_line
+from tasks.read.files.footers import ParquetFile, check_unchanged, open_footer
+from tasks.read.files.locations import Wanted, hive_keys, locate
+from tasks.read.files.pages import read_pages
 
 ROWS_PER_BATCH = 65_536
 ROWS_PER_BATCH_WITH_TEXT = 2_048  # a string array holds 2 GB: room for texts of 1 MB each
-MAGIC = b"PAR1"
 
 Kind = Literal["id", "text", "rank", "score", "relevance", "nested"]
 
@@ -47,19 +43,6 @@ class Column:
     file_name: str
     is_required: bool = True
     is_all_or_none: bool = False  # optional, but a part without it beside a part with it is an error
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """A file whose footer was read and whose columns have the right kinds."""
-
-    path: str
-    filesystem: fsspec.AbstractFileSystem
-    relative_path: str
-    size_bytes: int
-    num_rows: int
-    schema: pa.Schema
-    footer_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +84,20 @@ class ParquetInput:
         )
 
 
-def open_input(
-    source: str, path: str, columns: Sequence[Column], *, partition: str | None, night: date, allow_empty: bool
-) -> ParquetInput:
+def open_input(source: str, path: str, columns: Sequence[Column], wanted: Wanted, *, allow_empty: bool) -> ParquetInput:
     """Finds and checks the files of one input.
 
     Raises:
-        InputError: no file, an unreadable file, no rows, a missing, doubled or wrongly typed column.
+        InputNotReady: no file, no partition, no marker, a half-written file.
+        InputError: an unreadable file, no rows, a missing, doubled or wrongly typed column.
     """
-    filesystem, root, paths = _find(source, path)
-    paths, chosen = _choose_partition(source, path, root, paths, partition, night)
-    files = tuple(_open_file(source, filesystem, root, found) for found in paths)
+    located = locate(source, path, wanted)
+    files = tuple(open_footer(source, located, found) for found in located.paths)
     for file in files:
         _check_schema(source, file, columns)
         _check_partition_columns(source, file)
     _check_drift(source, files, columns)
-    opened = ParquetInput(source, path, files, tuple(columns), chosen)
+    opened = ParquetInput(source, path, files, tuple(columns), located.partition)
     if opened.num_rows == 0 and not allow_empty:
         raise InputError(
             f"{source}: {files[0].path}: 0 rows. An empty night is an error; "
@@ -154,116 +135,6 @@ def read_batches(opened: ParquetInput, names: Sequence[str]) -> Iterator[tuple[P
                 for name in names
             ]
             yield file, pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def _find(source: str, path: str) -> tuple[fsspec.AbstractFileSystem, str, list[str]]:
-    try:
-        filesystem, root = fsspec.core.url_to_fs(path)
-        root = root.rstrip("/") or "/"
-        if filesystem.isfile(root):
-            return filesystem, posixpath.dirname(root), [root]
-        if filesystem.isdir(root):
-            found = filesystem.find(root)
-        elif any(mark in root for mark in "*?["):
-            found = [each for each in filesystem.glob(root) if filesystem.isfile(each)]
-            root = re.split(r"[*?\[]", root, maxsplit=1)[0].rpartition("/")[0]
-        else:
-            raise InputError(f"{source}: {root}: no such file or folder. Check [inputs] {source}.")
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{source}: {hide_secrets(path)}: cannot be read: {first_line(error)}") from error
-    paths = sorted(each for each in found if each.endswith((".parquet", ".parq")) and not _is_hidden(root, each))
-    if not paths:
-        raise InputError(f"{source}: {hide_secrets(path)}: no Parquet file there (*.parquet). Check [inputs] {source}.")
-    return filesystem, root, paths
-
-
-def hide_secrets(path: str) -> str:
-    """A URL without user, password, token or query string."""
-    return re.sub(r"//[^/]*@", "//***@", path).partition("?")[0] if "://" in path else path
-
-
-def hide_url_secrets(text: str) -> str:
-    """A text with every URL in it as `hide_secrets` leaves it."""
-    return re.sub(r"[\w+.:-]+://\S+", lambda found: hide_secrets(found[0]), text)
-
-
-def _is_hidden(root: str, path: str) -> bool:
-    parts = posixpath.relpath(path, root).split("/")
-    return any(part.startswith((".", "_")) for part in parts)
-
-
-def _hive_keys(root: str, path: str) -> dict[str, str]:
-    folders = path.removeprefix(root).split("/")[:-1]
-    return dict(folder.split("=", 1) for folder in folders if "=" in folder)
-
-
-def _choose_partition(
-    source: str, given_path: str, root: str, paths: list[str], partition: str | None, night: date
-) -> tuple[list[str], str | None]:
-    """One Hive partition: the given one, else the newest dated one not after the night."""
-    keys = {path: _hive_keys(root, path) for path in paths}
-    if partition is not None:
-        key, value = partition.split("=", 1)
-        if not any(key in found for found in keys.values()):
-            return paths, None  # this input has no such partitioning
-    else:
-        dated = [key for key in keys[paths[0]] if all(_is_date(found.get(key)) for found in keys.values())]
-        if not dated:
-            return paths, None
-        key = dated[0]
-        before = [found[key] for found in keys.values() if found[key] <= night.isoformat()]
-        if not before:
-            raise InputError(
-                f"{source}: {given_path}: no partition {key} up to the night {night} "
-                f"(the oldest is {min(found[key] for found in keys.values())})."
-            )
-        value = max(before)
-    chosen = [path for path in paths if keys[path].get(key) == value]
-    if not chosen:
-        there = sorted({found[key] for found in keys.values() if key in found})
-        raise InputError(f"{source}: {given_path}: no partition {key}={value} (found: {', '.join(there[-5:])}).")
-    return chosen, f"{key}={value}"
-
-
-def _is_date(value: str | None) -> bool:
-    return value is not None and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value) is not None
-
-
-def _open_file(source: str, filesystem: fsspec.AbstractFileSystem, root: str, path: str) -> ParquetFile:
-    try:
-        size = filesystem.size(path)
-        with filesystem.open(path, "rb") as stream:
-            footer = _footer_bytes(source, path, stream, size)
-            metadata = pq.ParquetFile(stream)
-            return ParquetFile(
-                path=path,
-                filesystem=filesystem,
-                relative_path=posixpath.relpath(path, root),
-                size_bytes=size,
-                num_rows=metadata.metadata.num_rows,
-                schema=metadata.schema_arrow,
-                footer_sha256=hashlib.sha256(footer).hexdigest(),
-            )
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{source}: {path}: not a complete Parquet file: {first_line(error)}") from error
-
-
-def _footer_bytes(source: str, path: str, stream: fsspec.spec.AbstractBufferedFile, size: int) -> bytes:
-    if size == 0:
-        raise InputError(f"{source}: {path}: 0 bytes, not a Parquet file. Write it again.")
-    if stream.read(len(MAGIC)) != MAGIC:
-        raise InputError(f"{source}: {path}: not a Parquet file (it does not start with PAR1).")
-    stream.seek(max(size - 8, 0))
-    tail = stream.read(8)
-    length = int.from_bytes(tail[:4], "little")
-    if size < 12 or tail[4:] != MAGIC or length > size - 12:
-        raise InputError(
-            f"{source}: {path}: not a complete Parquet file: {size} bytes without a footer. Write it again."
-        )
-    stream.seek(size - 8 - length)
-    footer: bytes = stream.read(length + 8)
-    stream.seek(0)
-    return footer
 
 
 def _check_schema(source: str, file: ParquetFile, columns: Sequence[Column]) -> None:
@@ -336,15 +207,16 @@ def _is_candidate_list(found: pa.DataType) -> bool:
 
 def _check_partition_columns(source: str, file: ParquetFile) -> None:
     """A column inside the file that contradicts its Hive folder."""
-    for key, value in _hive_keys("", file.relative_path).items():
+    for key, value in hive_keys(file.relative_path).items():
         if key not in file.schema.names:
             continue
         with file.filesystem.open(file.path, "rb") as stream:
-            inside = pc.unique(pq.read_table(stream, columns=[key], partitioning=None).column(key)).to_pylist()
-        other = [each for each in inside if str(each) != value]
+            batches = read_pages(stream, f"{source}: {file.path}", [key], ROWS_PER_BATCH)
+            inside = {str(each) for batch in batches for each in pc.unique(batch.column(key)).to_pylist()}
+        other = sorted(inside - {value})
         if other:
             raise InputError(
-                f"{source}: {file.path}: column {key!r} says {other[0]!s}, its folder says {key}={value} "
+                f"{source}: {file.path}: column {key!r} says {other[0]}, its folder says {key}={value} "
                 f"({file.num_rows} rows). Write the file into the right folder or drop the column."
             )
 
@@ -372,15 +244,19 @@ def _check_drift(source: str, files: Sequence[ParquetFile], columns: Sequence[Co
 def _raw_batches(opened: ParquetInput, file: ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with_text = any(column.kind in ("text", "nested") and column.file_name in columns for column in opened.columns)
     rows = ROWS_PER_BATCH_WITH_TEXT if with_text else ROWS_PER_BATCH
+    where = f"{opened.source}: {file.path}"
+    check_unchanged(opened.source, file)
     try:
         with file.filesystem.open(file.path, "rb") as stream:
-            reader = pq.ParquetFile(stream, page_checksum_verification=True, buffer_size=1 << 20)
-            yield from reader.iter_batches(rows, columns=list(columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+            yield from read_pages(stream, where, columns, rows)
+    except PackrankError:
+        raise
+    except Exception as error:  # of damaged bytes pyarrow makes many kinds
+        check_unchanged(opened.source, file)
         raise InputError(
-            f"{opened.source}: {file.path}: damaged, one of its pages cannot be read: {first_line(error)}. "
-            "Write the file again."
+            f"{where}: damaged, one of its pages cannot be read: {first_line(error)}. Write the file again."
         ) from error
+    check_unchanged(opened.source, file)
 
 
 def _normal_type(column: Column) -> pa.DataType:

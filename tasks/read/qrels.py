@@ -3,13 +3,15 @@
 Knows nothing of measures.
 """
 
+from dataclasses import replace
 from datetime import date
 
 import fsspec
 
-from tasks.errors import InputError, first_line
-from tasks.read.parquet_files import MAGIC, Column, ParquetInput, open_input
-from tasks.read.staging import resolve_path
+from tasks.read.files.footers import MAGIC
+from tasks.read.files.locations import file_errors
+from tasks.read.parquet_files import Column, ParquetInput, open_input
+from tasks.read.staging import resolve_path, wanted_files
 from tasks.settings import InputSettings
 
 
@@ -37,18 +39,17 @@ def open_qrels(settings: InputSettings, night: date) -> ParquetInput:
         Column("relevance", "relevance", names.get("relevance", "relevance")),
     )
     path = resolve_path(settings.qrels)
-    return open_input("qrels", path, columns, partition=None, night=night, allow_empty=settings.allow_empty)
+    wanted = replace(wanted_files(settings, "qrels", night), partition=None)
+    return open_input("qrels", path, columns, wanted, allow_empty=settings.allow_empty)
 
 
 def is_text_file(path: str) -> bool:
     """Whether the path is one file that is no Parquet, by name and first bytes."""
     if path.endswith((".parquet", ".parq")):
         return False
-    try:
+    with file_errors(path):
         filesystem, root = fsspec.core.url_to_fs(path)
         if not filesystem.isfile(root):
             return False
         with filesystem.open(root, "rb") as stream:
             return bool(stream.read(len(MAGIC)) != MAGIC)
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {first_line(error)}") from error

@@ -26,14 +26,15 @@ from tasks.read.candidates import (
     stage_nested,
 )
 from tasks.read.documents import check_duplicates, document_columns, read_texts, stage_document_ids
-from tasks.read.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input
-from tasks.read.quarantine import quarantine_documents, quarantined_rows
+from tasks.read.files.locations import Wanted
+from tasks.read.parquet_files import Column, ParquetInput, check_partition_setting, input_digest, open_input
 from tasks.read.queries import query_columns, stage_queries
 from tasks.read.token_store import PassageEncoder, TokenStore, open_token_store, write_token_store
-from tasks.settings import InputSettings
+from tasks.settings import InputName, InputSettings
 
 DOC_INDEX_FILE = "candidate_documents.int32"
 SCORES_FILE = "candidate_scores.float64"
+QUARANTINE_SCHEMA = pa.schema([(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")])
 ROWS_PER_READ = 262_144
 
 
@@ -63,7 +64,7 @@ class StagedInput:
     first_stage_score: np.ndarray  # 1D float64, memory-mapped, NaN: none
     doc_ids: pa.ChunkedArray  # by doc_index
     tokens: TokenStore
-    quarantine: pa.Table
+    quarantine: pa.Table  # rows set aside, each with its reason
     notes: dict[str, int]  # repairs made, and how many rows they met
 
     @property
@@ -88,13 +89,13 @@ def open_night_input(settings: InputSettings, night: date) -> NightInput:
         InputError: see `open_input`.
         ConfigError: a partition that no input has.
     """
-    columns = {
+    columns: dict[InputName, tuple[Column, ...]] = {
         "queries": query_columns(settings.columns.queries),
         "documents": document_columns(settings.columns.documents),
         "candidates": candidate_columns(settings.columns.candidates),
         "nested": nested_columns(settings.columns.nested),
     }
-    inputs = {}
+    inputs: dict[str, ParquetInput] = {}
     for source, wanted in columns.items():
         path = getattr(settings, source)
         if path is not None:
@@ -102,8 +103,7 @@ def open_night_input(settings: InputSettings, night: date) -> NightInput:
                 source,
                 resolve_path(path),
                 wanted,
-                partition=settings.partition,
-                night=night,
+                wanted_files(settings, source, night),
                 allow_empty=settings.allow_empty,
             )
     check_partition_setting(settings.partition, list(inputs.values()))
@@ -111,6 +111,16 @@ def open_night_input(settings: InputSettings, night: date) -> NightInput:
         check_first_stage_order(inputs["candidates"])
     chosen = [f"{source}: {each.partition}" for source, each in inputs.items() if each.partition is not None]
     return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None)
+
+
+def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wanted:
+    """Which files of an input are the night's."""
+    return Wanted(
+        night=night,
+        partition=settings.partition,
+        may_be_older=settings.wait_s == 0 or source in settings.may_be_older,
+        marker=getattr(settings.markers, source),
+    )
 
 
 def resolve_path(path: str) -> str:
@@ -140,7 +150,7 @@ def stage_input(
         texts = found.inputs.get("documents") or found.inputs["nested"]
         row_nos = database.query("stage/list_document_rows").column("row_no").to_numpy()
         reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)
-        quarantine_documents(database, reasons)
+        _quarantine_documents(database, reasons)
         database.execute("stage/stage_queries")
         _write_candidates(database, folder)
         staged = _open_staged(database, folder)
@@ -157,6 +167,14 @@ def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, 
     stage_document_ids(database, inputs["documents"])
     check_duplicates(database, inputs["documents"])
     stage_candidates(database, inputs["candidates"], limits.rank_base)
+
+
+def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:
+    """Sets aside the candidates whose document has no text; `reasons` by doc_index."""
+    bad = pa.table(
+        {"doc_index": pa.array(list(reasons), pa.int32()), "reason": pa.array(list(reasons.values()), pa.string())}
+    )
+    database.execute("stage/quarantine_documents", tables={"bad": bad})
 
 
 def _write_candidates(database: Database, folder: Path) -> None:
@@ -179,7 +197,7 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
         first_stage_score=_mapped(folder / SCORES_FILE, "<f8"),
         doc_ids=database.query("stage/list_documents").column("doc_id"),
         tokens=open_token_store(folder),
-        quarantine=quarantined_rows(database),
+        quarantine=database.query("stage/list_quarantine").cast(QUARANTINE_SCHEMA),
         notes={row["note"]: row["num_rows"] for row in notes},
     )
 

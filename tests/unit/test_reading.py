@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tasks.database import DatabaseLimits
 from tasks.errors import ConfigError, InputError
 from tasks.read.candidates import CandidateLimits
-from tasks.read.parquet_files import hide_secrets
 from tasks.read.staging import open_night_input, stage_input
 from tasks.settings import InputSettings
 from tests.makers import make_inputs, write_parquet
@@ -131,11 +130,6 @@ def test_an_fsspec_url_is_read(tmp_path, paths):
     )
 
     assert lists(staged) == lists(stage(tmp_path, paths))
-
-
-def test_secrets_of_a_url_do_not_reach_messages():
-    assert hide_secrets("s3://key:secret@bucket/x?token=abc") == "s3://***@bucket/x"
-    assert hide_secrets("/plain/path?x") == "/plain/path?x"
 
 
 @pytest.mark.fault(52, 53)

@@ -16,7 +16,9 @@ from tasks.keep.store import Store
 from tasks.night import NightRequest, prepare_night, run_night
 from tasks.read.candidates import nested_columns
 from tasks.read.documents import find_passages
-from tasks.read.parquet_files import hide_url_secrets, open_input
+from tasks.read.files.locations import Wanted
+from tasks.read.parquet_files import open_input
+from tasks.redaction import hide_url_secrets
 from tests.makers import FAKE_VLLM, make_finished_run, make_settings, make_text, write_parquet
 
 pytestmark = pytest.mark.slow  # nights and charts: half a minute
@@ -275,7 +277,7 @@ def test_a_run_that_failed_says_so_in_words(tmp_path):
     page = page_of(report_run(store.path, "dead", None))
 
     assert "Failed." in page.words
-    assert page.shown["trouble"] == "EngineError: hub https://***@hub/x is away"
+    assert page.shown["trouble"] == "EngineError: hub https://***@hub/x?*** is away"
 
 
 @pytest.mark.parametrize("change", ["changed", "gone"])
@@ -294,13 +296,13 @@ def test_secrets_in_settings_stay_there(tmp_path):
     url = "nowhere://me:pass@word@host/x?token=abc"
     page = bare_page(tmp_path, inputs={"nested": url}, engine={"hf_token": "hf_abc", "max_model_len": 64})
 
-    assert page.shown["settings.inputs.nested"] == "nowhere://***@host/x"
+    assert page.shown["settings.inputs.nested"] == "nowhere://***@host/x?***"
     assert page.shown["settings.engine.hf_token"] == "***"
     assert page.shown["settings.engine.max_model_len"] == "64"
     text = (tmp_path / "reports" / "bare.html").read_text(encoding="utf-8")
     for secret in ("word@", "token=abc", "hf_abc"):
         assert secret not in text
-    assert hide_url_secrets("a s3://k:s@b/x?y=1 b") == "a s3://***@b/x b"
+    assert hide_url_secrets("a s3://k:s@b/x?y=1 b") == "a s3://***@b/x?*** b"
 
 
 def test_a_page_that_cannot_be_made_is_a_warning(tmp_path, caplog):
@@ -321,7 +323,7 @@ def test_passages_of_the_nested_layout_are_the_querys_own(tmp_path):
     lists = [[{"doc_id": "d", "text": f"{query} 글", "score": 1.0}, {"doc_id": "e", "text": None}] for query in "ab"]
     write_parquet(tmp_path / "n.parquet", query_id=["a", "b"], text=["x", "y"], candidates=lists)
     path = str(tmp_path / "n.parquet")
-    opened = open_input("nested", path, nested_columns({}), partition=None, night=date(2026, 1, 1), allow_empty=False)
+    opened = open_input("nested", path, nested_columns({}), Wanted(date(2026, 1, 1)), allow_empty=False)
 
     found = find_passages(opened, {"b": ["d", "e"], "nobody": ["d"]}, 100)
 
