@@ -35,6 +35,8 @@ class ModelTokens:
         self._added = {
             added.content: token_id for token_id, added in tokenizer.get_added_tokens_decoder().items() if added.content
         }
+        self._is_added = np.zeros(max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1, bool)
+        self._is_added[list(self._added.values())] = True
         self._added_pattern = re.compile("|".join(re.escape(text) for text in sorted(self._added, key=len)[::-1]))
         self._anchor = _anchor(tokenizer)
         self._starts_inside = _starting_inside_a_character(tokenizer)
@@ -118,15 +120,14 @@ class ModelTokens:
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         if not texts:
             return []
-        encoded = self._tokenizer.encode_batch([self._anchor.text + text for text in texts], add_special_tokens=False)
+        anchored = [self._anchor.text + text for text in texts] if self._anchor.text else texts
+        encoded = self._tokenizer.encode_batch_fast(anchored, add_special_tokens=False)  # without offsets: an eighth less time
         return [self._without_added(each.ids[self._anchor.num_tokens :]) for each in encoded]
 
     def _without_added(self, ids: list[int]) -> np.ndarray:
         """A normaliser may still build an added token out of other characters; it is left out."""
         array = np.array(ids, np.int32)
-        if not self._added:
-            return array
-        is_added = np.isin(array, np.fromiter(self._added.values(), np.int32))
+        is_added = self._is_added[array]
         return array[~is_added] if is_added.any() else array
 
     def _template_tokens(self, pieces: Sequence[Piece], text: str) -> list[tuple[int, int]]:
