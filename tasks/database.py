@@ -22,6 +22,7 @@ from tasks.errors import StoreError, first_line
 
 SQL_FOLDER = ROOT / "sql"
 STORAGE_VERSION = "v2.0.0"  # of new files, also under a later DuckDB; older ones take a stale log for their own
+RECOVERY = "docs/operations.md, 'The database cannot be opened'"
 MAGIC, MAGIC_AT = b"DUCK", 8  # every DuckDB file has it there
 
 Parameters = Mapping[str, object]
@@ -146,7 +147,12 @@ def open_database(
 
 
 def _advice(error: duckdb.Error) -> str:
-    return ". Free the disk and run the same command again" if "No space left" in str(error) else ""
+    told = str(error)
+    if "No space left" in told:
+        return ". Free the disk and run the same command again"
+    if "Corrupt database file" in told or "Could not read enough bytes" in told:  # pages are read when they are needed
+        return f". The file is damaged, see {RECOVERY}"
+    return ""
 
 
 def read_sql(name: str) -> str:
@@ -194,16 +200,16 @@ def _connect(path: Path, config: Config, *, read_only: bool, deadline: float) ->
 
 def _diagnosis(path: Path, error: duckdb.Error) -> str:
     """What is wrong with a file that DuckDB refused, and what to do; nothing is deleted or moved here."""
-    told, page = first_line(error).rstrip("."), "docs/operations.md, 'The database cannot be opened'"
+    told = first_line(error).rstrip(".")
     if "WAL" in told:
         return (
             f"{told}. Move {path.name}.wal aside and run the same command again: what it held is in the spool, or is "
-            f"done again. See {page}."
+            f"done again. See {RECOVERY}."
         )
     if "storage version" in told:
         return f"{told}; this is DuckDB {duckdb.__version__}. Use the DuckDB that wrote it, or another database."
     foreign = _foreign(path)
-    return f"{foreign or told}. Name another file, or see {page}."
+    return f"{foreign or told}. Name another file, or see {RECOVERY}."
 
 
 def _foreign(path: Path) -> str | None:

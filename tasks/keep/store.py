@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.database import SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, open_database
+from tasks.database import RECOVERY, SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, open_database
 from tasks.errors import AlreadyRunning, StoreError, first_line
 from tasks.keep.disk import warn_of_network_disk
 from tasks.keep.spool import Spool, SpooledBatch
@@ -75,11 +75,12 @@ class Store:
         """Creates or completes the schema, and renews the views.
 
         Raises:
-            StoreError: the database was made by a newer packrank, or by something else.
+            StoreError: the database was made by a newer packrank, or by something else, or its end is missing.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         wanted = sorted(path.stem for path in (SQL_FOLDER / "schema").glob("*.sql"))
         with self.unit_of_work() as database, database.transaction():
+            self._require_whole(database)
             if not self._is_ours(database) and database.query("run/list_tables").num_rows:
                 raise StoreError(
                     f"{self.path}: has tables, but none of packrank's. It was left as it is; name another database."
@@ -203,6 +204,14 @@ class Store:
                 database.execute("resume/delete_torn_queries", tables=torn)
                 database.execute("resume/note_lost_batches", shard_of_run)
         return missing
+
+    def _require_whole(self, database: Database) -> None:
+        """DuckDB reads pages when it needs them: it would write into a file that was cut off, and lose more of it."""
+        wanted, found = database.query("run/measure_file").column("num_bytes")[0].as_py(), self.path.stat().st_size
+        if found < wanted:
+            raise StoreError(
+                f"{self.path}: has {found} bytes, its header says {wanted}: its end is missing. See {RECOVERY}."
+            )
 
     def _is_ours(self, database: Database) -> bool:
         return database.has_table("schema_files")
