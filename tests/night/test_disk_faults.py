@@ -23,6 +23,7 @@ NUM_WINDOWS = 12
 
 def make_night(folder, model_folder, **settings):
     folder.mkdir()
+    settings["store__load_every_s"] = 3_600  # batches wait in the spool, however slow the machine
     values = {name.replace("__", "."): given for name, given in settings.items()}
     config = make_settings(folder, model_folder, make_inputs(folder / "in", LISTS) | values)
     return prepare_night(NightRequest(config=config, night=date(2026, 11, 29)))

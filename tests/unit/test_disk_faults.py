@@ -158,6 +158,44 @@ def test_a_log_that_cannot_be_read_is_told_with_the_step_that_recovers_it(crashe
     assert num_unreadable > 0  # in a length of the log it is as if the log was cut there
 
 
+KILLED_AS_THE_FIRST_LEAVES = """
+import os, sys
+from pathlib import Path
+from tasks.database import DatabaseLimits
+from tasks.keep.spool import Spool, SpooledBatch
+from tasks.keep.store import Store
+
+class LastBatch(SpooledBatch):
+    def remove(self):
+        SpooledBatch.remove(self)
+        os._exit(9)
+
+class LastSpool(Spool):
+    def batches(self):
+        return [LastBatch(each.shard, each.batch_no, each.folder) for each in Spool.batches(self)]
+
+folder, run_id = Path(sys.argv[1]), sys.argv[2]
+store = Store(folder / "test.duckdb", DatabaseLimits("200MB", 1, folder / "spill"))
+store.load_spool(LastSpool(folder / "spool", run_id), run_id)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fault(63)
+def test_a_batch_that_has_left_the_spool_does_not_need_the_log(tmp_path):
+    """The same at the one moment that decides, which a killed process seldom meets."""
+    store, spool = make_store(tmp_path), Spool(tmp_path / "spool", RUN)
+    for number in range(2):
+        spool.commit(0, number, make_tables(number))
+
+    assert run_python(KILLED_AS_THE_FIRST_LEAVES, tmp_path, RUN).returncode == 9
+    assert len(spool.batches()) == 1
+    log_of(store).unlink(missing_ok=True)
+    store.load_spool(spool, RUN)
+
+    assert (count(store, "batches"), count(store, "scores")) == (2, 4)
+
+
 LOADER = """
 import sys
 from pathlib import Path
