@@ -1,12 +1,14 @@
 """DuckDB behind one small door: SQL files with bound parameters, Arrow in and out.
 
-The only module that imports duckdb. A connection lives for one unit of work and belongs to one thread. Memory,
-threads and the spill folder are always set, since DuckDB would otherwise plan with the whole host's memory beside
-the engine. Knows nothing of runs, queries or scores.
+The only module that imports duckdb. A connection lives for one unit of work and belongs to one thread; of one file a
+process has one at a time. Memory, threads and the spill folder are always set, since DuckDB would otherwise plan with
+the whole host's memory beside the engine. Knows nothing of runs, queries or scores.
 """
 
 import contextlib
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ from tasks.environment import ROOT
 from tasks.errors import StoreError, first_line
 
 SQL_FOLDER = ROOT / "sql"
+STORAGE_VERSION = "v2.0.0"  # of new files, also under a later DuckDB; older ones take a stale log for their own
+RECOVERY = "docs/operations.md, 'The database cannot be opened'"
+MAGIC, MAGIC_AT = b"DUCK", 8  # every DuckDB file has it there
 
 Parameters = Mapping[str, object]
 Config = dict[str, str | bool | int | float | list[str]]
@@ -40,7 +45,7 @@ def _driver_errors(where: str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise StoreError(f"{where}{error}") from error
+        raise StoreError(f"{where}{error}{_advice(error)}") from error
     except RuntimeError as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
@@ -91,7 +96,7 @@ class Database:
             with contextlib.suppress(duckdb.Error):  # the first error is the one to tell
                 self._connection.rollback()
             if isinstance(error, duckdb.Error):
-                raise StoreError(f"the transaction was rolled back: {first_line(error)}") from error
+                raise StoreError(f"the transaction was rolled back: {first_line(error)}{_advice(error)}") from error
             raise
 
     @contextmanager
@@ -113,31 +118,41 @@ def open_database(
     *,
     read_only: bool = False,
     wait_s: float = 1.0,
-    storage_version: str | None = None,
+    storage_version: str = STORAGE_VERSION,
 ) -> Iterator[Database]:
     """Opens the file for one unit of work, and closes it after.
 
     DuckDB lets one process write or several read, and refuses at once: so a lock held elsewhere is retried every
-    10 ms up to `wait_s`.
+    10 ms up to `wait_s`. Threads of this process take turns, since their transactions would conflict.
 
     Args:
         path: the file; a new one is made if it is not there.
         limits: what DuckDB may take from the host.
         read_only: whether others may read beside it.
         wait_s: how long a lock held elsewhere is waited for, seconds.
-        storage_version: of DuckDB, for a new file: older clients than the newest can open it.
+        storage_version: of a new file: DuckDB from this version on can open it.
 
     Raises:
-        StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open.
+        StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open. Nothing was
+            changed, and the message says what to do.
     """
-    config = _config_of(limits)
-    if storage_version is not None:
-        config["storage_compatibility_version"] = storage_version
-    connection = _connect(path, config, read_only=read_only, wait_s=wait_s)
-    try:
-        yield Database(connection)
-    finally:
-        connection.close()
+    config = _config_of(limits) | {"storage_compatibility_version": storage_version}
+    deadline = time.monotonic() + wait_s
+    with _turn(path, deadline):
+        connection = _connect(path, config, read_only=read_only, deadline=deadline)
+        try:
+            yield Database(connection)
+        finally:
+            connection.close()
+
+
+def _advice(error: duckdb.Error) -> str:
+    told = str(error)
+    if "No space left" in told:
+        return ". Free the disk and run the same command again"
+    if "Corrupt database file" in told or "Could not read enough bytes" in told:  # pages are read when they are needed
+        return f". The file is damaged, see {RECOVERY}"
+    return ""
 
 
 def read_sql(name: str) -> str:
@@ -154,16 +169,59 @@ def _config_of(limits: DatabaseLimits) -> Config:
     }
 
 
-def _connect(path: Path, config: Config, *, read_only: bool, wait_s: float) -> duckdb.DuckDBPyConnection:
-    deadline = time.monotonic() + wait_s
+_turns: defaultdict[Path, threading.RLock] = defaultdict(threading.RLock)
+
+
+@contextmanager
+def _turn(path: Path, deadline: float) -> Iterator[None]:
+    """One thread at a time; what a thread opens inside its own turn shares DuckDB's instance."""
+    turn = _turns[path.absolute()]
+    if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        raise StoreError(f"{path}: cannot open the database: another thread of this process holds its lock")
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+def _connect(path: Path, config: Config, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
     while True:
         try:
             connection = duckdb.connect(str(path), read_only=read_only, config=config)
             connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")  # a bar would go to stdout
             return connection
-        except duckdb.IOException as error:
-            if "lock" not in str(error) or time.monotonic() >= deadline:
-                raise StoreError(f"{path}: cannot open the database: {first_line(error)}") from error
-            time.sleep(0.01)
         except duckdb.Error as error:
-            raise StoreError(f"{path}: cannot open the database: {first_line(error)}") from error
+            is_locked = "set lock on file" in str(error)
+            if not is_locked or time.monotonic() >= deadline:
+                told = first_line(error) if is_locked else _diagnosis(path, error)
+                raise StoreError(f"{path}: cannot open the database: {told}") from error
+            time.sleep(0.01)
+
+
+def _diagnosis(path: Path, error: duckdb.Error) -> str:
+    """What is wrong with a file that DuckDB refused, and what to do; nothing is deleted or moved here."""
+    told = first_line(error).rstrip(".")
+    if "WAL" in told:
+        return (
+            f"{told}. Move {path.name}.wal aside and run the same command again: what it held is in the spool, or is "
+            f"done again. See {RECOVERY}."
+        )
+    if "storage version" in told:
+        return f"{told}; this is DuckDB {duckdb.__version__}. Use the DuckDB that wrote it, or another database."
+    foreign = _foreign(path)
+    return f"{foreign or told}. Name another file, or see {RECOVERY}."
+
+
+def _foreign(path: Path) -> str | None:
+    """What else lies there; None for a database or what cannot be read.
+
+    Only after DuckDB failed: closing a file that it has open would free its lock on it.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(MAGIC_AT + len(MAGIC))
+    except OSError:
+        return None
+    if not head:
+        return "the file is empty, 0 bytes"
+    return None if head[MAGIC_AT:] == MAGIC else "the file is no DuckDB database"

@@ -24,6 +24,7 @@ from tasks.errors import CanaryFailed, CheckFailed, ConfigError, FollowUpFailed,
 from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.keep.checks import Check, checks_of, failed_checks, run_checks
+from tasks.keep.disk import RunSize, require_space, staging_bytes, told_when_full
 from tasks.keep.fingerprints import canonical_json, git_commit, library_versions, model_identity, recipe_digest, run_id
 from tasks.keep.ledger import Ledger
 from tasks.keep.publish import publish_run
@@ -215,7 +216,9 @@ class Night:
 
         Raises:
             InputError: see `stage_input`.
+            StoreError: the disk has no room for it.
         """
+        self._require_space_to_stage()
         self._staged = self.prepared.stage(self.prepared.work_folder / "staging" / self.store.path.stem)
         staged = self._staged
         self.store.update(
@@ -251,6 +254,7 @@ class Night:
         settings = self.prepared.settings
         spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
         ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
+        self._require_space_to_rank(staged)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
         earlier = self._earlier_run()
@@ -333,6 +337,20 @@ class Night:
         if self._staged is None:
             raise RuntimeError("rank() before stage()")
         return self._staged
+
+    def _require_space_to_stage(self) -> None:
+        inputs, num_candidates = self.prepared.found.inputs, self.prepared.found.num_candidate_rows
+        if num_candidates is not None:  # unknown in the nested layout
+            max_tokens = self.prepared.recipe.main.sizes.max_passage_tokens
+            needed = staging_bytes(num_candidates, inputs["documents"].num_rows, max_tokens)
+            require_space(self.prepared.work_folder, needed, "laying out the input")
+
+    def _require_space_to_rank(self, staged: StagedInput) -> None:
+        """Room for what is not ranked yet; the rest has its place."""
+        (counted,) = self._rows("run/count_rankings").to_pylist()
+        missing = 1 - counted["num_rankings"] / max(1, staged.num_queries)
+        size = size_of(self.prepared.recipe, staged)
+        require_space(self.prepared.work_folder, int(missing * size.num_bytes), "database and spool")
 
     def _commit_quarantine(self, ledger: Ledger) -> None:
         """The first batch of a run holds the rows set aside: a resumed run has it already."""
@@ -496,7 +514,7 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
     if night.is_done:
         yield night
         return
-    with run_lock(night.store.path, night.run_id):
+    with run_lock(night.store.path, night.run_id), told_when_full(prepared.work_folder):
         night.store.prepare()
         night = find_night(prepared)  # again: another start may have ended it meanwhile
         if not night.is_ranked:
@@ -597,6 +615,20 @@ def num_windows_of(recipe: Recipe, staged: StagedInput) -> int:
     ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
     depths = Counter(list_depth(staged, recipe, number) for number in ready)
     return sum(recipe.schedule.strategy.bound(depth).num_windows * count for depth, count in depths.items())
+
+
+def size_of(recipe: Recipe, staged: StagedInput) -> RunSize:
+    """What decides how much the run writes."""
+    ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
+    depths = Counter(list_depth(staged, recipe, number) for number in ready)
+    bounds = [recipe.schedule.bound(depth).times(count, also_rounds=False) for depth, count in depths.items()]
+    return RunSize(
+        num_queries=staged.num_queries,
+        num_candidates=staged.num_candidates,
+        num_windows=sum(bound.num_windows for bound in bounds),
+        num_slots=sum(bound.num_slots for bound in bounds),
+        id_bytes=staged.doc_ids.nbytes / max(1, len(staged.doc_ids)),
+    )
 
 
 class _Progress:

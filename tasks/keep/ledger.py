@@ -6,6 +6,7 @@ Knows nothing of what is in a batch.
 import logging
 import time
 from collections.abc import Mapping
+from itertools import chain, count
 
 import pyarrow as pa
 
@@ -27,19 +28,18 @@ class Ledger:
         self._shard = shard
         self._load_every_s = load_every_s
         store.load_spool(spool, run_id, wait_s=OWN_WAIT_S)  # what a killed process left; resume reads the database
-        self._next_no = store.next_batch_no(run_id, shard)
+        missing = store.drop_torn_queries(run_id, shard)
+        if missing:
+            logger.warning("run_id=%s lost_batches=%d: what the database lacks is computed again", run_id, len(missing))
+        following = store.next_batch_no(run_id, shard)
+        self._numbers = chain([0] if 0 in missing else [], count(following))
+        self.is_new = following == 0 or 0 in missing  # whether the first batch is still to be committed
         self._loaded_at = time.monotonic()
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was committed yet."""
-        return self._next_no == 0
 
     def next_id(self) -> BatchId:
         """Names the next batch."""
-        batch_id = BatchId(self._run_id, self._shard, self._next_no)
-        self._next_no += 1
-        return batch_id
+        self.is_new = False
+        return BatchId(self._run_id, self._shard, next(self._numbers))
 
     def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
         """Makes the batch durable, and loads what waits if it is time.

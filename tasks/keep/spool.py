@@ -65,8 +65,8 @@ class Spool:
             sync(parent)
         except OSError as error:
             raise StoreError(
-                f"{final}: cannot commit the batch: {first_line(error)}. Earlier batches are safe; "
-                "free the disk and run the same command again."
+                f"{final}: cannot commit the batch: {first_line(error)}. Its scores are lost, earlier batches are "
+                "safe: free the disk and run the same command again."
             ) from error
 
     def batches(self) -> list[SpooledBatch]:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.database import SQL_FOLDER, Database, DatabaseLimits, open_database
+from tasks.database import RECOVERY, SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, open_database
 from tasks.errors import AlreadyRunning, StoreError, first_line
+from tasks.keep.disk import warn_of_network_disk
 from tasks.keep.spool import Spool, SpooledBatch
 from tasks.keep.tables import SCHEMAS
 
@@ -70,20 +71,25 @@ class NewRun:
 class Store:
     """One database file."""
 
-    def __init__(self, path: Path, limits: DatabaseLimits, *, storage_version: str | None = None) -> None:
+    def __init__(self, path: Path, limits: DatabaseLimits, *, storage_version: str = STORAGE_VERSION) -> None:
         self.path = path
         self.limits = limits
-        self._storage_version = storage_version  # of a new file; the newest if not given
+        self._storage_version = storage_version  # of a new file
 
     def prepare(self) -> None:
         """Creates or completes the schema, and renews the views.
 
         Raises:
-            StoreError: the database was made by a newer packrank.
+            StoreError: the database was made by a newer packrank, or by something else, or its end is missing.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         wanted = sorted(path.stem for path in (SQL_FOLDER / "schema").glob("*.sql"))
         with self.unit_of_work() as database, database.transaction():
+            self._require_whole(database)
+            if not self._is_ours(database) and database.query("run/list_tables").num_rows:
+                raise StoreError(
+                    f"{self.path}: has tables, but none of packrank's. It was left as it is; name another database."
+                )
             database.execute("run/create_schema_files")
             applied = database.query("run/list_schema_files").column("file_name").to_pylist()
             unknown = sorted(set(applied) - set(wanted))
@@ -100,11 +106,11 @@ class Store:
                 database.execute(f"views/{path.stem}")
 
     def has_runs(self) -> bool:
-        """Whether the database is there and has the table of runs."""
+        """Whether the database is there and is packrank's."""
         if not self.path.exists():
             return False
         with self.unit_of_work() as database:
-            return database.has_table("runs")
+            return self._is_ours(database)
 
     def find_repeats(self, base_run_id: str) -> dict[str, RunState]:
         """A run and its -rN repetitions by run_id; none where there is no database yet."""
@@ -125,6 +131,7 @@ class Store:
         To be called with the run lock held. A run that is taken up again keeps its reuse_run_id, unless it no longer
         `reuses`.
         """
+        warn_of_network_disk(self.path.parent)
         start = {name: getattr(run, name) for name in NewRun.__dataclass_fields__}
         anew = ("run_id", "versions", "git_commit", "host", "flow_run_id", "is_limited")
         resume = {name: start[name] for name in anew} | {"reuses": reuses}
@@ -170,7 +177,10 @@ class Store:
             return database.query(name, parameters)
 
     def load_spool(self, spool: Spool, run_id: str, *, wait_s: float = LOAD_WAIT_S) -> int:
-        """Moves the committed batches into the database; returns how many. They leave the spool only after.
+        """Moves the committed batches into the database; returns how many.
+
+        They leave the spool only when they are in the database's file itself: DuckDB drops the end of a torn
+        write-ahead log, or all of a missing one, without a word.
 
         Raises:
             StoreError: the lock was not to be had, the disk is full, ...: the batches stay in the spool.
@@ -181,8 +191,10 @@ class Store:
         for start in range(0, len(batches), BATCHES_A_LOAD):
             chunk = batches[start : start + BATCHES_A_LOAD]
             rows = {batch: _rows_of(batch) for batch in chunk}  # before the lock: two thirds of a load's time
-            with open_database(self.path, self.limits, wait_s=wait_s) as database, database.transaction():
-                _load(database, run_id, rows)
+            with open_database(self.path, self.limits, wait_s=wait_s) as database:
+                with database.transaction():
+                    _load(database, run_id, rows)
+                database.execute("load/checkpoint")
             for batch in chunk:
                 batch.remove()
         return len(batches)
@@ -191,6 +203,38 @@ class Store:
         """The first free batch number; the spool must have been loaded."""
         rows = self.query("resume/find_last_batch", {"run_id": run_id, "shard": shard}).to_pylist()
         return int(rows[0]["batch_no"]) + 1
+
+    def drop_torn_queries(self, run_id: str, shard: int) -> list[int]:
+        """Where batches are missing, deletes the rows of queries that lost some of theirs: they are computed again.
+
+        Batch numbers have gaps only in a database that is older than its spool, such as a restored backup. A gap is
+        noted as a batch of driver 'lost', but for batch 0, whose rows are committed again.
+
+        Returns:
+            The numbers of the missing batches; the spool must have been loaded.
+        """
+        shard_of_run = {"run_id": run_id, "shard": shard}
+        with self.unit_of_work() as database, database.transaction():
+            missing: list[int] = database.query("resume/find_missing_batches", shard_of_run).column(0).to_pylist()
+            if missing:
+                torn = {"torn": database.query("resume/find_torn_queries", {"run_id": run_id})}
+                database.execute("resume/delete_torn_queries", tables=torn)
+                database.execute("resume/note_lost_batches", shard_of_run)
+        return missing
+
+    def _require_whole(self, database: Database) -> None:
+        """DuckDB reads pages when it needs them: it would write into a file that was cut off, and lose more of it.
+
+        A cut within as many blocks as are free is not seen here: DuckDB itself leaves free blocks off the end.
+        """
+        wanted, found = database.query("run/measure_file").column("num_bytes")[0].as_py(), self.path.stat().st_size
+        if found < wanted:
+            raise StoreError(
+                f"{self.path}: has {found} bytes, but {wanted} in use: its end is missing. See {RECOVERY}."
+            )
+
+    def _is_ours(self, database: Database) -> bool:
+        return database.has_table("schema_files")
 
 
 def _state(row: Mapping[str, Any]) -> RunState:
@@ -249,11 +293,17 @@ def run_lock(database: Path, run_id: str) -> Iterator[None]:
             raise StoreError(
                 f"{path}: this file system cannot lock ({first_line(error)}). Put [store] database on a local disk."
             ) from error
-        stream.seek(0)
-        stream.truncate()
-        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id}, stream)
-        stream.flush()
+        _write_holder(stream.fileno(), path, run_id)
         yield
+
+
+def _write_holder(descriptor: int, path: Path, run_id: str) -> None:
+    told = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id})
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, told.encode(), 0)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot write the run lock: {first_line(error)}") from error
 
 
 def _holder(text: str) -> str:

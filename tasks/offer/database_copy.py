@@ -14,7 +14,7 @@ from tasks.errors import PackrankError, first_line
 from tasks.keep.spool import sync
 from tasks.keep.store import Store
 
-OLDEST_CLIENT = "v1.0.0"  # of DuckDB: the storage version that every client since can open
+OLDEST_CLIENT = "v1.0.0"  # DuckDB's storage version; clients since 1.1 can open it, 1.0 not with our schema
 
 
 def published_path(database: Path) -> Path:

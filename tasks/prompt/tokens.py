@@ -121,7 +121,9 @@ class ModelTokens:
         if not texts:
             return []
         anchored = [self._anchor.text + text for text in texts] if self._anchor.text else texts
-        encoded = self._tokenizer.encode_batch_fast(anchored, add_special_tokens=False)  # without offsets: an eighth less time
+        encoded = self._tokenizer.encode_batch_fast(
+            anchored, add_special_tokens=False
+        )  # without offsets: an eighth less time
         return [self._without_added(each.ids[self._anchor.num_tokens :]) for each in encoded]
 
     def _without_added(self, ids: list[int]) -> np.ndarray:

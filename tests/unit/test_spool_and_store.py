@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_written_says_so_and_harms_no_other(spool, tmp_pa
     parent = tmp_path / "spool" / RUN / "0"
     (parent / ".00000001.part").write_text("a file where the folder should be")
 
-    with pytest.raises(StoreError, match="Earlier batches are safe"):
+    with pytest.raises(StoreError, match="Its scores are lost, earlier batches are safe"):
         spool.commit(0, 1, make_tables(1))
 
     assert len(spool.batches()) == 1
