@@ -7,17 +7,20 @@ import logging
 from datetime import date
 from typing import Annotated, Any
 
-from prefect import flow, get_run_logger, task
+from prefect import State, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled
 from pydantic import Field
 
+from flows.alerts import tell_of_crash, tell_of_failure
 from flows.progress import ProgressArtifact, TerminalBar
 from tasks.environment import checkout_path
+from tasks.errors import AlreadyInProgress
 from tasks.judge.report import report_night as write_page
 from tasks.judge.summary import summarise, to_markdown
-from tasks.night import Night, NightRequest, open_night, prepare_night
+from tasks.night import Night, NightRequest, PreparedNight, open_night, prepare_night
 from tasks.plan import CacheAssumption, plan_night
 
 SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
@@ -64,7 +67,7 @@ def report_night(night: Night) -> None:
         create_link_artifact(page.as_uri(), str(page), key=PAGE_KEY, description="One page, on the worker's disk")
 
 
-@flow(name="nightly-rerank", persist_result=False)
+@flow(name="nightly-rerank", persist_result=False, on_failure=[tell_of_failure], on_crashed=[tell_of_crash])
 def nightly_rerank(
     config: str = "configs/sample.toml",
     night: date | None = None,
@@ -75,8 +78,10 @@ def nightly_rerank(
     full: bool = False,
     requeue: bool = False,
     overrides: dict[str, Any] | None = None,
-) -> str:
+) -> str | State[Any]:
     """Reranks one night's candidates and returns the run_id.
+
+    A deployment's run that finds this very night in progress is Cancelled, as by the deployment's limit.
 
     Args:
         config: settings file; a relative path is taken from the checkout.
@@ -105,6 +110,16 @@ def nightly_rerank(
     if dry_run:
         get_run_logger().info(to_markdown(plan_night(prepared, CacheAssumption())))
         return prepared.base_run_id
+    try:
+        return rank_prepared(prepared)
+    except AlreadyInProgress as told:
+        if deployment.id is None:
+            raise  # a command's exit code says that it did nothing
+        return Cancelled(message=str(told))
+
+
+def rank_prepared(prepared: PreparedNight) -> str:
+    """The stages of a night, each a task, as far as they are not done."""
     with open_night(prepared, flow_run.id) as opened:
         if not opened.is_ranked:
             stage_night(opened)

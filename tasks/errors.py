@@ -53,6 +53,10 @@ class AlreadyRunning(PackrankError):
     exit_code = 5
 
 
+class AlreadyInProgress(AlreadyRunning):
+    """The very run that was asked for holds it: nothing is lost, and nobody has to act."""
+
+
 class EngineError(PackrankError):
     """The engine refused its settings, died, hung, or answered something other than it was asked."""
 

@@ -507,7 +507,7 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
     A run that has nothing left to do is not taken up, and needs no lock.
 
     Raises:
-        AlreadyRunning: another run holds the lock.
+        AlreadyRunning: another run holds the lock. AlreadyInProgress where that is this very run.
         StoreError: the database cannot be opened.
     """
     night = find_night(prepared)
@@ -518,6 +518,8 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
         night.store.prepare()
         night = find_night(prepared)  # again: another start may have ended it meanwhile
         if not night.is_ranked:
+            if night.state is not None:
+                logger.info("run_id=%s taken_up_from=%s", night.run_id, night.state.status)
             earlier = find_earlier_run(prepared)
             run = _new_run(prepared, night.run_id, flow_run_id, earlier.run_id if earlier else None)
             night.store.begin_run(run, reuses=prepared.reuse != "nothing")
@@ -574,8 +576,34 @@ def _has_nothing_to_requeue(prepared: PreparedNight, store: Store, repeats: Mapp
 
 def store_of(prepared: PreparedNight) -> Store:
     """The database that the night's settings name."""
-    path = prepared.settings.database_path
-    return Store(path, prepared.settings.database_limits(prepared.work_folder / "tmp" / f"{path.stem}.duckdb"))
+    return _store_at(prepared.settings)
+
+
+def find_run_of_flow_run(settings: Settings, flow_run_id: str) -> str | None:
+    """The run that a flow run took up; None where it came not so far.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    store = _store_at(settings)
+    if not store.path.exists():
+        return None
+    rows = store.query("run/find_run_of_flow_run", {"flow_run_id": flow_run_id}).to_pylist()
+    return rows[0]["run_id"] if rows else None
+
+
+def fail_crashed_run(settings: Settings, flow_run_id: str) -> None:
+    """Ends the row of a run whose process was killed, for those who look before the next start.
+
+    Raises:
+        StoreError: the database cannot be written.
+    """
+    _store_at(settings).update("fail_crashed_run", {"flow_run_id": flow_run_id})
+
+
+def _store_at(settings: Settings) -> Store:
+    path = settings.database_path
+    return Store(path, settings.database_limits(path.parent / "tmp" / f"{path.stem}.duckdb"))
 
 
 def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from tasks.database import DatabaseLimits
 from tasks.environment import ROOT, checkout_path
@@ -59,6 +60,7 @@ PATH_SETTINGS = (
     "store.export",
 )
 
+SECRET_SETTING = "night.alert_url"  # Prefect stores a flow run's parameters, and with them its overrides
 PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
 
 # Engine settings that bound speed and memory, not what the model computes: outside the run's identity.
@@ -86,7 +88,7 @@ ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is tak
 class Section(BaseModel):
     """A table of the settings file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)  # logs show those
 
 
 class NightSettings(Section):
@@ -95,6 +97,14 @@ class NightSettings(Section):
     name: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")  # of the published series; the file's stem if empty
     cron: str | None = None  # the deployment's schedule, five fields
     timezone: str = "UTC"
+    alert_url: SecretStr | None = None  # a night of a deployment that failed or crashed POSTs one JSON document there
+
+    @field_validator("alert_url")
+    @classmethod
+    def _web_address(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_web_address(value.get_secret_value()):
+            raise ValueError("wanted an http:// or https:// URL; its value is a secret, so it is not shown")
+        return value
 
     @field_validator("timezone")
     @classmethod
@@ -468,6 +478,8 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     Raises:
         ConfigError: naming file, section, key, the value found and what is allowed.
     """
+    if SECRET_SETTING in (overrides or {}):
+        raise ConfigError(f"override {SECRET_SETTING}: Prefect would store the secret; put it into {path}.")
     document = _over_preset(_read_toml(path), (overrides or {}).get("preset"))
     for dotted, value in (overrides or {}).items():
         _lay_over(document, dotted, value)
@@ -496,6 +508,25 @@ def stored_inputs(run_id: str, run_settings: Mapping[str, Any], needed: Sequence
         details = [dict(detail, loc=("inputs", *detail["loc"])) for detail in error.errors()]
         told = "; ".join(_complaint(detail) for detail in details)
         raise ConfigError(f"run {run_id}: its stored [inputs] are not this packrank's ({told}).") from error
+
+
+def alert_settings(path: Path) -> NightSettings:
+    """`[night]` of a settings file whatever is wrong elsewhere in it, or in `[night]` beside its alert_url.
+
+    Raises:
+        ConfigError: the file cannot be read, or alert_url is no URL.
+    """
+    section = _read_toml(path).get("night", {})
+    section = section if isinstance(section, dict) else {}
+    name = {} if section.get("name") else {"name": path.stem}
+    try:
+        return NightSettings.model_validate(section | name)
+    except ValidationError:
+        pass
+    try:
+        return NightSettings.model_validate(name | {"alert_url": section.get("alert_url")})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: [night] alert_url: wanted an http:// or https:// URL") from error
 
 
 def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, object]) -> StoreSettings:
@@ -542,6 +573,14 @@ def overrides_from(texts: Sequence[str], folder: Path) -> dict[str, object]:
         if dotted in PATH_SETTINGS and isinstance(value, str) and "://" not in value and folder != ROOT:
             overrides[dotted] = str(folder / value) if _starts_in(folder, value) else value
     return overrides
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
+    except ValueError:
+        return False
 
 
 def _starts_in(folder: Path, path: str) -> bool:
@@ -599,5 +638,6 @@ def _complaint(detail: Any) -> str:
     if detail["type"] == "missing":
         return f"{where}: missing"
     value = hide_setting_secrets(detail["input"], rest[-1] if rest else section)
-    found = "" if isinstance(detail["input"], dict | BaseModel) else f" = {value!r}"
+    is_shown = ".".join((section, *rest)) != SECRET_SETTING and not isinstance(detail["input"], dict | BaseModel)
+    found = f" = {value!r}" if is_shown else ""
     return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"

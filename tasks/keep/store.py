@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.database import RECOVERY, SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, open_database
-from tasks.errors import AlreadyRunning, StoreError, first_line
+from tasks.errors import AlreadyInProgress, AlreadyRunning, StoreError, first_line
 from tasks.keep.disk import warn_of_network_disk
 from tasks.keep.spool import Spool, SpooledBatch
 from tasks.keep.tables import SCHEMAS
@@ -272,7 +272,7 @@ def run_lock(database: Path, run_id: str) -> Iterator[None]:
     """Holds `{database}.lock` for a whole run, freed by the kernel even after kill -9; the file tells who holds it.
 
     Raises:
-        AlreadyRunning: another process holds it; the message names it.
+        AlreadyRunning: another process holds it; the message names it. AlreadyInProgress where it runs this very run.
         StoreError: the folder cannot be written.
     """
     path = database.with_name(f"{database.name}.lock")
@@ -286,9 +286,9 @@ def run_lock(database: Path, run_id: str) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             stream.seek(0)
-            raise AlreadyRunning(
-                f"{database}: {_holder(stream.read())} holds the run lock. Wait for it to end."
-            ) from error
+            holder, told = _holder(stream.read())
+            refusal = AlreadyInProgress if holder == run_id else AlreadyRunning
+            raise refusal(f"{database}: {told} holds the run lock. Wait for it to end.") from error
         except OSError as error:
             raise StoreError(
                 f"{path}: this file system cannot lock ({first_line(error)}). Put [store] database on a local disk."
@@ -306,9 +306,10 @@ def _write_holder(descriptor: int, path: Path, run_id: str) -> None:
         raise StoreError(f"{path}: cannot write the run lock: {first_line(error)}") from error
 
 
-def _holder(text: str) -> str:
+def _holder(text: str) -> tuple[str | None, str]:
+    """The run that the lock's file names, and who holds it in words."""
     try:
         told = json.loads(text)
-        return f"run {told['run_id']} (process {told['pid']} on {told['host']})"
+        return told["run_id"], f"run {told['run_id']} (process {told['pid']} on {told['host']})"
     except (ValueError, KeyError, TypeError):
-        return "another process"
+        return None, "another process"

@@ -1,0 +1,159 @@
+"""A night of a deployment that failed or crashed tells so: one JSON document, POSTed to `[night] alert_url`.
+
+    on_failure -> tell_of_failure, in the flow's process      on_crashed -> tell_of_crash, in the worker's
+
+Prefect calls both by the names of their parameters. They never raise: an alert that cannot be delivered is one warning
+in the flow run's log, which shows the URL's host only. A run that somebody started by hand with `packrank run` has its
+exit code instead. Knows nothing of what a night does.
+"""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from prefect import Flow, State
+from prefect.client.schemas.objects import FlowRun
+from prefect.logging.loggers import flow_run_logger
+from prefect.states import get_state_exception
+from prefect.utilities.callables import get_parameter_defaults
+
+from tasks.environment import checkout_path
+from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, InputError, PackrankError, first_line
+from tasks.night import fail_crashed_run, find_run_of_flow_run
+from tasks.redaction import hide_url_secrets
+from tasks.settings import NightSettings, alert_settings, load_settings
+
+TIMEOUT_S = 5.0
+
+KINDS: tuple[tuple[type[PackrankError], str], ...] = (
+    (ConfigError, "settings"),
+    (InputError, "input"),
+    (CheckFailed, "checks"),
+    (AlreadyRunning, "locked"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """The document that is sent. No text of a query or passage stands in it."""
+
+    run_id: str | None  # None: the night did not come so far as to be a run
+    name: str  # of the series
+    night: str  # logical date
+    state: str  # Prefect's name of it
+    kind: str  # settings, input, checks, locked, failed; crashed: its process was killed or told to stop
+    message: str  # one line
+    flow_run_id: str
+    host: str
+    time: str  # UTC
+
+
+def tell_of_failure(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> None:
+    """Sends the alert of a night that ended by an error."""
+    error = get_state_exception(state)
+    assert isinstance(error, BaseException), type(error)
+    _tell(flow, flow_run, state, kind_of(error), message_of(error))
+
+
+def tell_of_crash(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> None:
+    """Ends the row of the run whose process is gone, and sends the alert."""
+    _tell(flow, flow_run, state, "crashed", first_line(Exception(state.message or "the process is gone")))
+
+
+def kind_of(error: BaseException) -> str:
+    """What went wrong, in the words of `packrank run`'s exit codes."""
+    return next((kind for family, kind in KINDS if isinstance(error, family)), "failed")
+
+
+def message_of(error: BaseException) -> str:
+    """The line of a foreseen error; of any other the kind alone, since a driver's words may have data in them."""
+    if isinstance(error, PackrankError):
+        return hide_url_secrets(" ".join(str(error).split()))[:1_000]
+    return f"{type(error).__name__}, which packrank does not foresee. The flow run's log has it."
+
+
+def send(alert: Alert, url: str) -> str | None:
+    """POSTs the alert; returns what went wrong, without the URL's secrets, or None.
+
+    A redirect is a failure: urllib would follow it with a GET, without the document.
+    """
+    request = urllib.request.Request(
+        url, json.dumps(asdict(alert)).encode(), {"Content-Type": "application/json", "User-Agent": "packrank"}
+    )
+    try:
+        with _opener().open(request, timeout=TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        told = f"HTTP status {error.code}"
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        told = first_line(reason) if isinstance(reason, OSError) else type(error).__name__
+    return f"the alert to {urlsplit(url).hostname} was not delivered: {told}"
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """What urllib opens web addresses with, less what follows redirects."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _tell(flow: Flow[Any, Any], flow_run: FlowRun, state: State, kind: str, message: str) -> None:
+    if flow_run.deployment_id is None:
+        return
+    logger = flow_run_logger(flow_run, flow)
+    parameters = get_parameter_defaults(flow.fn) | flow_run.parameters
+    run_id = None
+    try:
+        run_id = _find_run(parameters, str(flow_run.id), is_crashed=kind == "crashed")
+    except PackrankError as error:
+        logger.info("the alert names no run: %s", message_of(error))
+    try:
+        night = alert_settings(checkout_path(parameters["config"]))
+    except PackrankError as error:
+        logger.warning("no alert was sent: %s", message_of(error))
+        return
+    if night.alert_url is None:
+        return
+    alert = Alert(
+        run_id=run_id,
+        name=night.name,
+        night=run_id[:10] if run_id else _night_of(parameters, night, flow_run),
+        state=state.name or state.type.value,
+        kind=kind,
+        message=message,
+        flow_run_id=str(flow_run.id),
+        host=socket.gethostname(),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    trouble = send(alert, night.alert_url.get_secret_value())
+    if trouble is not None:
+        logger.warning(trouble)
+
+
+def _find_run(parameters: Mapping[str, Any], flow_run_id: str, *, is_crashed: bool) -> str | None:
+    """The flow run's run; of a crashed one its row is ended."""
+    settings = load_settings(checkout_path(parameters["config"]), parameters["overrides"])
+    run_id = find_run_of_flow_run(settings, flow_run_id)
+    if run_id is not None and is_crashed:
+        fail_crashed_run(settings, flow_run_id)
+    return run_id
+
+
+def _night_of(parameters: Mapping[str, Any], night: NightSettings, flow_run: FlowRun) -> str:
+    given = parameters["night"]
+    return str(given) if given else night.night_at(flow_run.start_time or datetime.now(UTC)).isoformat()
