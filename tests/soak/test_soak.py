@@ -53,6 +53,7 @@ class Kind:
     publish: bool
     settings: dict[str, object]
     fake: dict[str, object] | None  # None: the real engine
+    lists: tuple[int, ...] = tuple(LISTS)
 
 
 KINDS = {
@@ -69,6 +70,7 @@ KINDS = {
         {"packing.deterministic": True, "packing.batch_loads": 1, "packing.cohort_queries": 4, "store.load_every_s": 1}
         | {"engine.dtype": "bfloat16", "engine.enforce_eager": True, "engine.kv_cache_memory_bytes": 256 << 20},
         None,
+        (0, 1, 3, 5, 7, 4),
     ),
 }
 
@@ -79,7 +81,7 @@ class Soak:
     def __init__(self, folder, starter, model, kind):
         self._folder, self._starter, self._model = folder, starter, model
         self.kind = kind
-        self._inputs = make_ragged_inputs(folder / "in")
+        self._inputs = make_ragged_inputs(folder / "in", kind.lists)
         self._num_nights = 0
 
     def night(self, **settings):
