@@ -9,6 +9,7 @@ had again.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -110,7 +111,7 @@ class Starter:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def end(self, timeout_s: float = 120.0) -> Ended:
+    def end(self, timeout_s: float = 900.0) -> Ended:
         """Waits until the start has ended."""
         assert self.has_ended(timeout_s), f"a start does not end within {timeout_s} s"
         status = int(self._process.stdout.readline())
@@ -171,8 +172,10 @@ def run(told: Told) -> int:
     import logging
 
     from tasks.errors import PackrankError
+    from tasks.generate.engine import PR_SET_PDEATHSIG
     from tasks.night import NightRequest, prepare_night, run_night
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that fails leaves nothing running either
     os.environ.update(told.environment)
     log = os.open(told.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in (1, 2):

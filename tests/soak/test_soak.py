@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pytest
 
 from tasks.night import NightRequest, prepare_night, run_night
 from tests.makers import SAMPLE_MODEL
-from tests.soak.moments import Moment, draw_moments
+from tests.soak.moments import PHASES, Moment, draw_moments
 from tests.soak.nights import (
     LISTS,
     Committed,
@@ -53,6 +54,7 @@ class Kind:
     publish: bool
     settings: dict[str, object]
     fake: dict[str, object] | None  # None: the real engine
+    lists: tuple[int, ...] = tuple(LISTS)
 
 
 KINDS = {
@@ -69,6 +71,7 @@ KINDS = {
         {"packing.deterministic": True, "packing.batch_loads": 1, "packing.cohort_queries": 4, "store.load_every_s": 1}
         | {"engine.dtype": "bfloat16", "engine.enforce_eager": True, "engine.kv_cache_memory_bytes": 256 << 20},
         None,
+        (0, 1, 6, 5, 9, 7),
     ),
 }
 
@@ -79,7 +82,7 @@ class Soak:
     def __init__(self, folder, starter, model, kind):
         self._folder, self._starter, self._model = folder, starter, model
         self.kind = kind
-        self._inputs = make_ragged_inputs(folder / "in")
+        self._inputs = make_ragged_inputs(folder / "in", kind.lists)
         self._num_nights = 0
 
     def night(self, **settings):
@@ -206,6 +209,21 @@ def test_a_night_killed_at_any_moment_ends_as_if_it_never_was(soak, request, kin
         assert kill_until(soak(kind), num_kills, seed, told) == num_kills
     finally:  # pytest shows it with a failure: the same seed draws the same moments again
         print(json.dumps(told | {"took_s": round(time.monotonic() - began, 1)}))
+
+
+def test_a_night_killed_between_its_last_query_and_its_checks_is_measured_and_checked_by_the_next_start(soak):
+    """It is complete then, and nobody asks to publish it: yet it is not done."""
+    soak = soak("kept")
+    whole, _, steps = soak.undisturbed
+    in_publish = [step for step in steps if re.search(PHASES["publish"], step)]
+    after_the_end = in_publish.index("open sql/run/finish_run.sql") + 1
+    night = soak.night()
+
+    assert soak.start(night, night.folder / "asked", Moment(0.0, "publish", after_the_end)).was_killed
+    assert night.final_rows()["runs"][0]["status"] == "complete"
+    assert soak.start(night, night.folder / "asked-again", Moment(600.0)).exit_code == 0
+
+    assert night.final_rows() == whole
 
 
 @pytest.mark.fault(10, 14, 88)
