@@ -44,7 +44,7 @@ def score_rows(prepared):
     return select(prepared, f"select {columns} from scores order by query_id, rank")
 
 
-@pytest.mark.parametrize("decode_mode", ["first_token", "permutation"])
+@pytest.mark.parametrize("decode_mode", ["first_token", pytest.param("permutation", marks=pytest.mark.slow)])
 def test_a_night_ends_with_every_row_published(night, decode_mode):
     prepared = night(publish=True, strategy__decode_mode=decode_mode)
 
@@ -66,6 +66,7 @@ def test_a_night_ends_with_every_row_published(night, decode_mode):
     assert has_gaps == (True if decode_mode == "permutation" else None)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(36, 42, 46)
 def test_every_sampling_parameter_is_explicit(night, fake_vllm, tmp_path):
     """The fake knows no other parameter than these: a grammar, say, would fail the call."""
@@ -274,6 +275,7 @@ def test_a_plan_writes_nothing_and_counts_what_the_night_asks(night, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_nothing_to_ask_starts_no_engine(night, tmp_path):
     prepared = night([0, 1, 0])
 
@@ -405,11 +407,13 @@ def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm, m
     assert value(prepared, "select count(*) from scores") == sum(LISTS)
 
 
+@pytest.mark.slow
 def test_a_setting_that_vllm_does_not_know_is_refused_before_weights_load(night):
     with pytest.raises(ConfigError, match=r"\[engine\] max_num_seq: vLLM knows no such setting. Is it max_num_seqs\?"):
         run_night(night(engine__max_num_seq=3))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(35)
 def test_a_cache_too_small_for_the_largest_prompt_is_refused(night, fake_vllm):
     fake_vllm(num_gpu_blocks=30)
@@ -495,6 +499,7 @@ def test_some_refusals_are_counted_where_they_happened(night, fake_vllm):
     assert value(prepared, "select count(*) from rankings where status in ('partial', 'fallback')") > 0
 
 
+@pytest.mark.slow
 def test_input_errors_stop_before_the_engine(night, tmp_path):
     prepared = night()
     write_parquet(Path(prepared.settings.inputs.documents), doc_id=["other"], text=["x"])
@@ -543,63 +548,11 @@ def engines_of(parent_pid):
     return found
 
 
-def wait_for(what, seconds=20.0):
+def wait_for(what, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
-
-
-def wait_until_asked(process, log, num_prompts):
-    """Until the engine was asked so many prompts, or the command has ended."""
-    wait_for(lambda: process.poll() is not None or len(asked(log)) >= num_prompts)
-
-
-def committed_windows(prepared):
-    """Windows in the database and in the spool."""
-    import pyarrow.parquet as pq
-
-    loaded = value(prepared, "select count(*) from windows") if store_of(prepared).path.exists() else 0
-    batches = {row["batch_no"] for row in select(prepared, "select batch_no from batches")} if loaded else set()
-    spooled = [path for path in (prepared.work_folder / "spool").rglob("windows.parquet") if path.parent.name.isdigit()]
-    return loaded + sum(pq.read_metadata(path).num_rows for path in spooled if int(path.parent.name) not in batches)
-
-
-@pytest.mark.fault(10, 11, 12, 14, 63)
-def test_a_night_killed_again_and_again_ends_as_if_it_never_was(night, fake_vllm, tmp_path):
-    """kill -9 at moments of every kind, the same command again each time: the rows of an uninterrupted run.
-
-    What was committed is not asked again: the prompts that a start sees are exactly those that had no outcome.
-    """
-    whole = night(folder="whole")
-    run_night(whole)
-    prepared = night(folder="killed")
-    config = tmp_path / "killed" / "nightly.toml"
-
-    for number, stop_at in enumerate((2, 7)):
-        log = tmp_path / f"asked-{number}"
-        fake_vllm(log=str(log), batch_s=0.05)
-        before = committed_windows(prepared)
-        process = command(config)
-        wait_until_asked(process, log, stop_at - before)
-        time.sleep(0.013 * number)
-        process.kill()
-        process.communicate()
-        wait_for(lambda pid=process.pid: engines_of(pid) == [], seconds=10)
-        assert committed_windows(prepared) >= before
-
-    before = committed_windows(prepared)
-    fake_vllm(log=str(tmp_path / "asked-last"))
-    run_night(prepared)
-
-    assert len(asked(tmp_path / "asked-last")) == NUM_WINDOWS - before
-    assert score_rows(prepared) == score_rows(whole)
-    keys = "query_id, round, window_no, attempt"
-    assert select(prepared, f"select {keys}, docs from windows order by {keys}") == select(
-        whole, f"select {keys}, docs from windows order by {keys}"
-    )
-    assert value(prepared, "select count(*) from quarantine") == value(whole, "select count(*) from quarantine")
-    assert not list((prepared.work_folder / "spool").rglob("*.parquet"))
 
 
 @pytest.mark.slow
@@ -613,11 +566,11 @@ def test_an_interrupted_command_leaves_no_process_and_a_run_that_says_so(night, 
     wait_for(lambda: len(asked(log)) >= 3)
 
     process.send_signal(number)
-    _, told = process.communicate(timeout=10)
+    _, told = process.communicate(timeout=60)
 
     assert process.returncode == exit_code
     assert "Traceback" not in told
-    wait_for(lambda: engines_of(process.pid) == [], seconds=10)
+    wait_for(lambda: engines_of(process.pid) == [])
     assert value(prepared, "select status from runs") == "cancelled"
     run_night(prepared)
     assert value(prepared, "select count(*) from scores") == sum(LISTS)

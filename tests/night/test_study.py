@@ -170,6 +170,7 @@ def test_last_block_waste_is_that_of_every_sequence_to_the_token(study_run):
         assert each.values["predicted_blocks"] >= each.values["blocks_used"]
 
 
+@pytest.mark.slow
 def test_a_timeline_is_off_unless_it_is_asked_for(tmp_path, model_folder, fake_vllm):
     config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [5]))
     prepared = prepare_night(NightRequest(config=config, night=date(2026, 11, 29)))
@@ -252,6 +253,7 @@ def test_few_points_or_one_x_give_no_slope(x, y):
 # ---- latencies against raw metrics
 
 
+@pytest.mark.slow
 def test_the_serving_benchmark_is_that_of_the_raw_metrics(tmp_path, model_folder, fake_vllm):
     """TTFT, TPOT, E2EL and queue time from vLLM's fields by DESIGN section 2; ITL from every logged gap."""
     fake_vllm(metrics_log=str(tmp_path / "metrics"))

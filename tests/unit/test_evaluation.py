@@ -361,6 +361,7 @@ def test_a_comparison_without_spread_or_queries_has_no_nan(ours, theirs, p_value
     assert (made.p_value, made.interval) == (p_value, interval)
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_over_the_queries_that_both_have(tmp_path):
     database = tmp_path / "x.duckdb"
     before = "abcd"

@@ -184,6 +184,7 @@ def test_the_top_level_is_the_designs():
     }
 
 
+@pytest.mark.slow
 def test_the_sample_is_built_from_its_source(tmp_path, monkeypatch):
     import importlib.util
 

@@ -37,6 +37,7 @@ def shown(database):
     return {row["run_id"] for row in rows(database, "select run_id from latest_scores")}
 
 
+@pytest.mark.slow
 def test_publishing_and_taking_back_change_what_is_shown(database):
     for run_id, night in zip(("old", "new"), NIGHTS[1:], strict=True):
         make(database, run_id, night)

@@ -186,6 +186,7 @@ def test_sizes_that_give_no_table_are_refused(sizes):
         SimulationRequest(**sizes)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same_in_every_form(capsys):
     asked = ("study", "--simulate", "--queries", 2, "--candidates", 25, "--seed", 5)
 

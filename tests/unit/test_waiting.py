@@ -109,6 +109,7 @@ def test_without_waiting_a_missing_marker_is_an_error_at_once(paths):
         await_night_input(settings_of(paths, **CANDIDATES), NIGHT, 0)
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_wait(tmp_path, model_folder, paths):
     config = make_settings(tmp_path, model_folder, paths | {"inputs.wait_s": 600})
     Path(paths["inputs.documents"]).unlink()
