@@ -408,7 +408,7 @@ def test_a_killed_night_is_crashed_at_once_told_of_and_the_next_flow_run_ends_it
     assert SECRET not in run["settings"]
 
 
-@pytest.mark.fault(18, 83)
+@pytest.mark.fault(18, 73, 82, 83)
 def test_of_five_late_runs_the_newest_night_is_ranked_once_and_nobody_is_alarmed(stack, night, hook):
     """They mean the same night, the newest: whoever meets it in progress is Cancelled, whoever comes later is done."""
     one = night(night__alert_url=hook.url)
@@ -426,6 +426,8 @@ def test_of_five_late_runs_the_newest_night_is_ranked_once_and_nobody_is_alarmed
     newest = alert_settings(one.config).night_at(now)
     assert one.rows("select night, status from runs") == [{"night": newest, "status": "published"}]
     assert [alert for run in late for alert in hook.of(run)] == []
+    tasks = stack.ask("/task_runs/count", flow_runs={"id": {"any_": late}})
+    assert tasks <= 6 * len(late)  # whole stages, not queries or batches
 
 
 @pytest.mark.fault(8, 11)
