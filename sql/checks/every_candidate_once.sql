@@ -1,11 +1,16 @@
 -- Queries of which a candidate has no score row, or two; of a reused query in the run that it points to.
 -- query_id | num_offending: 1
-with rows as (
-    select rankings.query_id, count(*) as num_rows, count(distinct scores.doc_id) as num_docs
+with pointed as (
+    select distinct query_id, scores_run_id
     from rankings
-    join scores on scores.run_id = rankings.scores_run_id and scores.query_id = rankings.query_id
-    where rankings.run_id = $run_id
-    group by rankings.query_id
+    where run_id = $run_id
+),
+
+rows as (
+    select pointed.query_id, count(*) as num_rows, count(distinct scores.doc_id) as num_docs
+    from pointed
+    join scores on scores.run_id = pointed.scores_run_id and scores.query_id = pointed.query_id
+    group by pointed.query_id
 )
 
 select rankings.query_id, 1 as num_offending

@@ -149,7 +149,7 @@ def files_limited_to(num_bytes):
 def half_done(model_folder, fake_vllm, tmp_path):
     """A night whose engine died half-way, with its batches in the spool."""
     fake_vllm(log=str(tmp_path / "first"), die_at=2)
-    prepared = make_night(tmp_path / "a", model_folder, packing__max_engine_starts=1)
+    prepared = make_night(tmp_path / "a", model_folder, packing__max_engine_starts=1, packing__max_poison_prompts=0)
     with pytest.raises(EngineError):
         run_night(prepared)
     assert len(spooled(prepared)) > 3

@@ -330,7 +330,7 @@ def test_an_engine_that_cannot_start_is_not_tried_for_ever_and_says_where_its_ca
 def test_a_run_taken_up_with_another_engine_says_so_and_keeps_what_both_were(night, fake_vllm, tmp_path, caplog):
     fake_vllm(log=str(tmp_path / "asked"), die_at=2)
     with pytest.raises(EngineError):
-        run_night(night(packing__max_engine_starts=1))
+        run_night(night(packing__max_engine_starts=1, packing__max_poison_prompts=0))
     fake_vllm()
     cold = night(engine__enable_prefix_caching=False)
     assert select(cold, "select dtype, enable_prefix_caching from runs") == [

@@ -25,8 +25,8 @@ KEYS = {"windows": ("query_id", "round", "window_no", "attempt"), "rankings": ("
 TABLES = ("runs", "batches", "windows", "rankings", "scores", "outcomes", "quarantine", "check_results", "metrics")
 LIMITS = DatabaseLimits("200MB", 1, Path("/nowhere"))  # nothing is spilled
 LATENCIES = {"queue_s", "prefill_s", "ttft_s", "tpot_s", "e2el_s"}
-MAY_DIFFER = {  # from an uninterrupted run: times, batch numbers, host, and where the database lies
-    "runs": {"started_at", "finished_at", "published_at", "offered_at", "host", "settings"},
+MAY_DIFFER = {  # from an uninterrupted run: times, batch numbers, host, commit, and where the database lies
+    "runs": {"started_at", "finished_at", "published_at", "offered_at", "host", "git_commit", "settings"},
     "windows": {"batch_no"} | LATENCIES,
     "rankings": set(),
     "scores": set(),

@@ -92,7 +92,7 @@ batches = Spool(folder / "spool", run_id).batches()
 with open_database(folder / "test.duckdb", DatabaseLimits("200MB", 1, folder / "spill")) as database:
     for batch in batches:
         with database.transaction():
-            store._load(database, run_id, [batch])
+            store._load(database, run_id, {batch: store._rows_of(batch)})
     os._exit(9)  # between commit and checkpoint
 """
 

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.errors import FollowUpFailed
 from tasks.offer.publication import publish_by_hand, unpublish_by_hand
+from tasks.read.files.locations import Wanted
 from tasks.read.parquet_files import Column, open_input
 from tests.makers import make_finished_run
 
@@ -94,7 +95,7 @@ def test_readers_of_hive_folders_take_all_nights(publish, root):
 
     frame = pd.read_parquet(sorted((root / "test").glob("*/scores.parquet")))
     columns = [Column(name, "rank" if name == "rank" else "id", name) for name in ("query_id", "doc_id", "rank")]
-    ours = open_input("candidates", str(root / "test"), columns, partition=None, night=NIGHT, allow_empty=False)
+    ours = open_input("candidates", str(root / "test"), columns, Wanted(NIGHT), allow_empty=False)
 
     assert len(frame) == 8
     assert set(frame["night"].astype(str)) == {"2026-11-28", "2026-11-29"}
