@@ -49,15 +49,16 @@ demo: setup           ## rank the sample and show the result
 
 test: setup           ## all tests: the fast ones first
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
-	@$(BIN)/pytest -m "slow and not soak" tests/night tests/unit tests/soak -n auto --dist loadfile
-	@$(BIN)/pytest -m slow tests/engine tests/flow
+	@$(BIN)/pytest -m "slow and not soak" tests/flow tests/night tests/unit tests/soak -n auto --dist loadfile
+	@$(BIN)/pytest -m "slow and not soak" tests/engine
 
 test-fast: setup      ## tests without engine and server
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 
 SEED ?= 7
-soak: setup           ## nights killed at random moments (make soak SEED=8), on the real engine too, and readers
+soak: setup           ## nights killed at random moments (make soak SEED=8), on the real engine too; readers; long tests
 	@$(BIN)/pytest -m slow tests/soak -s --kills 50 --seed $(SEED)
+	@$(BIN)/pytest -m soak tests/engine tests/night tests/unit
 
 check: setup format lint types layers test   ## format, lint, types, import layers, tests
 

@@ -138,7 +138,7 @@ def test_a_stop_string_ends_an_answer_and_is_kept(engine, recipe_of):
 
 def test_a_think_block_over_its_budget_is_closed_and_answered_behind(engine, recipe_of):
     asking = recipe_of("sliding", "reasoning", prompt__thinking_budget_tokens=12, strategy__stride=2).main
-    prompt = build(asking, Window((0, 1, 2, 3)))
+    prompt = build(asking, Window((0, 1)))
 
     (generation,) = ask(engine, prompt)
 
@@ -146,7 +146,7 @@ def test_a_think_block_over_its_budget_is_closed_and_answered_behind(engine, rec
     assert prompt.form.first_max_tokens < generation.output_tokens <= prompt.max_tokens
     assert generation.latency.e2el_s > generation.latency.ttft_s > 0
     reading = read_generation(asking.builder, prompt, generation)
-    assert sorted(reading.outcome.order) == [0, 1, 2, 3]
+    assert sorted(reading.outcome.order) == [0, 1]
 
 
 def test_content_free_prompts_show_what_letters_get_anyway(engine, recipe_of):

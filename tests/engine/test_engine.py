@@ -50,7 +50,7 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     asking = build_recipe(settings, SAMPLE_MODEL).main
     builder, sizes = asking.builder, asking.sizes
     prompts = []
-    for number in range(12):
+    for number in range(9):
         passages = builder.encode_passages([None] * 20, [make_text(number * 20 + place, 3) for place in range(20)])
         window = Window(tuple(range(20)))
         prompts.append(
@@ -121,6 +121,7 @@ def _read(path):
         return b""
 
 
+@pytest.mark.soak
 @pytest.mark.fault(10, 14, 63)
 def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_not(tmp_path):
     """Deterministic packing, so that rows can be compared; the command is killed once its first batches are durable."""

@@ -99,6 +99,7 @@ def test_a_study_is_a_run_an_arm_and_asks_nothing_twice(study_run):
     assert study.num_passage_tokens > 0
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_killed_study_goes_on_with_the_arm_that_is_not_complete(model_folder, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), die_at=6)

@@ -242,9 +242,7 @@ def test_a_window_that_named_too_little_is_asked_again_in_another_order(night, f
     assert len(set(prompts)) == len(prompts)  # a greedy model would only repeat itself
 
 
-@pytest.mark.parametrize(
-    "way", ["sliding/first_token", "tdpart/permutation", "tourrank/select", "tdpart/permutation+cascade+consensus"]
-)
+@pytest.mark.parametrize("way", ["tourrank/select", "tdpart/permutation+cascade+consensus"])
 def test_a_night_whose_engine_died_ends_with_the_rows_of_one_that_did_not(night, fake_vllm, tmp_path, way):
     """Also with answers of which a third are refusals, so that retries are replayed as well."""
     answers = {"answers": ["[2] > [1] > [3] > [4]", "no", "[3] > [1]"]} if "permutation" in way else {}

@@ -630,6 +630,7 @@ print(staged.num_candidates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.fault(50)
 def test_ten_million_candidates_need_less_than_two_gigabytes(tmp_path):

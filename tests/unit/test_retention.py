@@ -167,6 +167,7 @@ def test_what_an_unfinished_old_run_left_in_the_spool_goes_with_it(night, databa
     assert not left.exists()
 
 
+@pytest.mark.soak
 @pytest.mark.fault(70)
 def test_the_file_stops_growing(night, database):
     order = {

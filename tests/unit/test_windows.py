@@ -124,6 +124,7 @@ def test_with_a_perfect_comparator_the_first_ten_are_exact(name, num_candidates,
     assert ranking.num_fallback_windows == 0
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_all_pairs_of_a_thousand_are_exact_too():
     ranking, rounds = run(EXACT[MILLION_AT_1000], 1000, just_enough)
