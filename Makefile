@@ -49,8 +49,8 @@ demo: setup           ## rank the sample and show the result
 
 test: setup           ## all tests: the fast ones first
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal
-	@$(BIN)/pytest -m "slow and not soak" tests/flow tests/night tests/unit tests/soak -n auto --dist loadfile
-	@$(BIN)/pytest -m "slow and not soak" tests/engine
+	@$(BIN)/pytest -m "slow and not soak" tests/night tests/unit tests/soak -n auto --dist loadfile
+	@$(BIN)/pytest -m "slow and not soak" tests/engine tests/flow
 
 test-fast: setup      ## tests without engine and server
 	@$(BIN)/pytest -m "not slow" -n auto --dist worksteal

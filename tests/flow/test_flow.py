@@ -133,20 +133,6 @@ def test_a_wrong_parameter_is_refused_before_a_run_is_made(stack, parameter):
     assert len(ask(stack, "/flow_runs/filter", limit=200)) == before
 
 
-@pytest.mark.fault(8)
-def test_a_wrong_setting_fails_the_run_in_seconds(stack, tmp_path):
-    started = time.monotonic()
-
-    answer = prefect(
-        stack, "deployment", "run", "nightly-rerank/nightly", "--watch",
-        *("-p", "publish=false", "-p", f"overrides={overrides(tmp_path, strategy__stride=99)}"),
-    )  # fmt: skip
-
-    assert answer.returncode == 1
-    assert time.monotonic() - started < 240  # no engine was loaded, no input read
-    assert not (tmp_path / "night.duckdb").exists()
-
-
 def test_a_dry_run_logs_its_plan_and_writes_nothing(stack, tmp_path):
     answer = prefect(
         stack, "deployment", "run", "nightly-rerank/nightly", "--watch",

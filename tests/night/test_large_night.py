@@ -29,6 +29,7 @@ print(json.dumps({"peak_mb": int(peak_kb) >> 10, "batches": batches} | rows))
 """
 
 
+@pytest.mark.soak
 @pytest.mark.fault(49)
 def test_three_hundred_thousand_candidates_are_ranked_in_bounded_memory_cohort_by_cohort(
     tmp_path, model_folder, fake_vllm
