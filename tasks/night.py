@@ -9,7 +9,6 @@ import json
 import logging
 import shutil
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +35,7 @@ from tasks.pack.kv_budget import check_promise
 from tasks.prompt.model_files import find_model_folder
 from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
 from tasks.rank.cohort import Cohort, StoredOutcome
-from tasks.rank.lists import list_depth
+from tasks.rank.lists import count_depths, list_depth
 from tasks.rank.recipe import Recipe, build_recipe
 from tasks.rank.reuse import EarlierRun, ReuseFrom, Standing, earlier_run, find_standings
 from tasks.read.arrival import await_night_input
@@ -640,15 +639,13 @@ def choose_run_id(base: str, repeats: Mapping[str, RunState], *, rerun: bool) ->
 
 def num_windows_of(recipe: Recipe, staged: StagedInput) -> int:
     """The most windows that the staged queries can ask, none of them twice."""
-    ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
-    depths = Counter(list_depth(staged, recipe, number) for number in ready)
+    depths = count_depths(staged, recipe)
     return sum(recipe.schedule.strategy.bound(depth).num_windows * count for depth, count in depths.items())
 
 
 def size_of(recipe: Recipe, staged: StagedInput) -> RunSize:
     """What decides how much the run writes."""
-    ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
-    depths = Counter(list_depth(staged, recipe, number) for number in ready)
+    depths = count_depths(staged, recipe)
     bounds = [recipe.schedule.bound(depth).times(count, also_rounds=False) for depth, count in depths.items()]
     return RunSize(
         num_queries=staged.num_queries,

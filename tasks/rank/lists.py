@@ -3,6 +3,8 @@
 Knows nothing of windows, engines or databases.
 """
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 
@@ -27,6 +29,12 @@ def list_depth(staged: StagedInput, recipe: Recipe, query_index: int) -> int:
     """How many candidates of the query the model ranks."""
     scores = np.asarray(staged.first_stage_score[list_span(staged, query_index)])
     return recipe.schedule.truncate.depth_of(staged.list_length(query_index), scores)
+
+
+def count_depths(staged: StagedInput, recipe: Recipe) -> Counter[int]:
+    """How many of the queries that can be ranked are ranked how deep."""
+    ready = (number for number, status in enumerate(staged.query_status) if status == "ready")
+    return Counter(list_depth(staged, recipe, number) for number in ready)
 
 
 def list_digests(staged: StagedInput, recipe: Recipe, query_index: int) -> dict[str, int]:
