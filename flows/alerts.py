@@ -26,7 +26,7 @@ from prefect.utilities.callables import get_parameter_defaults
 
 from tasks.environment import checkout_path
 from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, InputError, PackrankError, first_line
-from tasks.night import fail_crashed_run, find_run_of_flow_run
+from tasks.night.runs import fail_crashed_run, find_run_of_flow_run
 from tasks.redaction import hide_url_secrets
 from tasks.settings import NightSettings, alert_settings, load_settings
 

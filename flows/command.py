@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Rank one night: as a flow run on PREFECT_API_URL, else on a server that ends with the command."""
     from flows.running import run_as_flow, run_plainly
-    from tasks.night import NightRequest
+    from tasks.night.request import NightRequest
 
     request = NightRequest(
         config=Path.cwd() / config,
@@ -86,7 +86,7 @@ def requeue(
 ) -> None:
     """Ask again what a finished night set aside or could not rank, and only that, as -r2; the rest is reused."""
     from flows.running import run_as_flow, run_plainly
-    from tasks.night import NightRequest
+    from tasks.night.request import NightRequest
 
     request = NightRequest(
         config=Path.cwd() / config, night=night, publish=publish, requeue=True, overrides=_overrides(set_)
@@ -109,8 +109,8 @@ def plan(
 ) -> None:
     """Say what a night would ask, cut and set aside, without an engine."""
     from tasks.judge.summary import print_tables
-    from tasks.night import NightRequest, prepare_night
-    from tasks.plan import CacheAssumption, plan_night
+    from tasks.night.plan import CacheAssumption, plan_night
+    from tasks.night.request import NightRequest, prepare_night
 
     request = NightRequest(
         config=Path.cwd() / config,

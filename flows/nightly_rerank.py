@@ -20,8 +20,9 @@ from tasks.environment import checkout_path
 from tasks.errors import AlreadyInProgress
 from tasks.judge.report import report_night as write_page
 from tasks.judge.summary import summarise, to_markdown
-from tasks.night import Night, NightRequest, PreparedNight, open_night, prepare_night
-from tasks.plan import CacheAssumption, plan_night
+from tasks.night.night import Night, open_night
+from tasks.night.plan import CacheAssumption, plan_night
+from tasks.night.request import NightRequest, PreparedNight, prepare_night
 
 SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 

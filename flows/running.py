@@ -18,8 +18,9 @@ from tasks.environment import set_prefect_environment
 from tasks.errors import CheckFailed, FollowUpFailed
 from tasks.judge.report import report_path
 from tasks.judge.summary import print_tables, summarise
-from tasks.night import NightRequest, PreparedNight, find_night, prepare_night, run_night
-from tasks.plan import CacheAssumption, plan_night
+from tasks.night.night import find_night, run_night
+from tasks.night.plan import CacheAssumption, plan_night
+from tasks.night.request import NightRequest, PreparedNight, prepare_night
 from tasks.redaction import hide_url_secrets, printable
 from tasks.study.arms import StudyRequest, run_study
 from tasks.study.claims import read_findings

@@ -265,7 +265,7 @@ def make_tokenizer_folder(folder: Path, style: str, chat: str, *, bos_token: str
 
 def select(prepared: Any, statement: str) -> list[dict[str, Any]]:
     """Rows of a prepared night's database."""
-    from tasks.night import store_of
+    from tasks.night.runs import store_of
 
     with store_of(prepared).unit_of_work() as database:
         rows: list[dict[str, Any]] = database.query_text(statement).to_pylist()

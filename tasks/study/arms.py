@@ -19,7 +19,10 @@ import numpy as np
 from tasks.errors import ConfigError
 from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.keep.store import Store
-from tasks.night import NightRequest, OnProgress, PreparedNight, find_night, open_night, prepare_night, store_of
+from tasks.night.night import find_night, open_night
+from tasks.night.ranking import OnProgress
+from tasks.night.request import NightRequest, PreparedNight, prepare_night
+from tasks.night.runs import store_of
 from tasks.rank.lists import list_depth
 from tasks.settings import Settings, StudySettings, load_settings
 

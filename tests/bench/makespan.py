@@ -16,7 +16,7 @@ from tasks.generate.engine import engine_on_demand, engine_options
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
-from tasks.night import NightRequest, prepare_night
+from tasks.night.request import NightRequest, prepare_night
 from tasks.pack.batches import Batch
 from tasks.rank.cohort import Cohort
 from tasks.settings import overrides_from

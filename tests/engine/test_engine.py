@@ -11,7 +11,9 @@ import pytest
 
 from tasks.environment import STATE, engine_environment
 from tasks.generate.engine import EngineOptions, engine_on_demand
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tasks.pack.batches import Batch, pack
 from tasks.pack.kv_budget import batch_budget
 from tasks.schedule.windows import Window

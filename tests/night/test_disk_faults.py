@@ -12,7 +12,8 @@ from datetime import date
 import pytest
 
 from tasks.errors import EngineError, StoreError
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import FAKE_VLLM, asked, make_inputs, make_settings, select, value
 
 pytestmark = pytest.mark.slow
@@ -64,7 +65,8 @@ from datetime import date
 from pathlib import Path
 
 from tasks.errors import PackrankError
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import make_finished_run, select
 
 config, var = Path(sys.argv[1]), Path(sys.argv[2])

@@ -17,7 +17,8 @@ RANK = """
 import json, re, sys
 from datetime import date
 from pathlib import Path
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import select
 prepared = prepare_night(NightRequest(config=Path(sys.argv[1]), night=date(2026, 11, 29)))
 run_night(prepared)

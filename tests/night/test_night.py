@@ -14,8 +14,10 @@ import pytest
 
 from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, FollowUpFailed, InputError
 from tasks.keep.store import run_lock
-from tasks.night import NightRequest, prepare_night, run_night, store_of
-from tasks.plan import CacheAssumption, plan_night
+from tasks.night.night import run_night
+from tasks.night.plan import CacheAssumption, plan_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tests.makers import asked, make_inputs, make_settings, select, value, write_parquet
 
 LISTS = [0, 1, 2, 5, 9, 12]  # 0 + 0 + 1 + 2 + 4 + 5 windows of 4, stride 2

@@ -5,7 +5,8 @@ from datetime import date
 import pytest
 
 from tasks.errors import CheckFailed, EngineError
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import asked, make_inputs, make_settings, select, value, write_parquet
 
 pytestmark = pytest.mark.slow

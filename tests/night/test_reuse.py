@@ -7,8 +7,9 @@ import pytest
 
 from tasks.errors import ConfigError, PackrankError
 from tasks.judge.queries import explain_query
-from tasks.night import NightRequest, prepare_night, run_night
-from tasks.plan import CacheAssumption, plan_night
+from tasks.night.night import run_night
+from tasks.night.plan import CacheAssumption, plan_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import asked, make_inputs, make_settings, select, value
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from flows.command import main
 from tasks.errors import ConfigError, EngineError
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tasks.settings import StudySettings
 from tasks.study.arms import Arm, StudyRequest, arms_of, run_study
 from tasks.study.claims import fit_slope, read_findings

@@ -173,7 +173,8 @@ def run(told: Told) -> int:
 
     from tasks.errors import PackrankError
     from tasks.generate.engine import PR_SET_PDEATHSIG
-    from tasks.night import NightRequest, prepare_night, run_night
+    from tasks.night.night import run_night
+    from tasks.night.request import NightRequest, prepare_night
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that fails leaves nothing running either
     os.environ.update(told.environment)
@@ -204,7 +205,7 @@ def main() -> None:
     from transformers.utils.chat_template_utils import render_jinja_template  # noqa: F401
 
     import tasks.judge.evaluation
-    import tasks.night  # noqa: F401
+    import tasks.night.night  # noqa: F401
 
     print("ready", flush=True)
     while line := sys.stdin.readline():

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tests.makers import SAMPLE_MODEL
 from tests.soak.moments import PHASES, Moment, draw_moments
 from tests.soak.nights import (

@@ -9,7 +9,9 @@ import pytest
 
 from tasks.errors import ConfigError
 from tasks.generate.engine import engine_options
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tasks.settings import PATH_SETTINGS, load_settings
 from tests.makers import ROOT, make_inputs, make_settings, select, write_parquet
 

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import InputError
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tests.conftest import find_test_data
 from tests.makers import make_settings
 from tests.unit.test_reading import stage

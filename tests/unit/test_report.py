@@ -13,7 +13,8 @@ from tasks.database import DatabaseLimits, open_database
 from tasks.judge import charts
 from tasks.judge.report import report_night, report_path, report_run
 from tasks.keep.store import Store
-from tasks.night import NightRequest, prepare_night, run_night
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
 from tasks.read.candidates import nested_columns
 from tasks.read.documents import find_passages
 from tasks.read.files.locations import Wanted

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.errors import ConfigError, InputError
-from tasks.night import NightRequest, prepare_night, run_night, store_of
+from tasks.night.night import run_night
+from tasks.night.request import NightRequest, prepare_night
+from tasks.night.runs import store_of
 from tasks.redaction import MASK, hide_secrets, hide_setting_secrets, hide_url_secrets
 from tasks.settings import load_settings, stored_inputs
 from tests.makers import make_inputs, make_settings, select, write_parquet

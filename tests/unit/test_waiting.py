@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import InputError, InputNotReady
-from tasks.night import NightRequest, prepare_night
+from tasks.night.request import NightRequest, prepare_night
 from tasks.read.arrival import await_night_input
 from tasks.read.parquet_files import read_batches
 from tasks.read.staging import open_night_input

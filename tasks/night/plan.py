@@ -18,7 +18,8 @@ import pyarrow as pa
 from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
 from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
-from tasks.night import PreparedNight, find_earlier_run, store_of
+from tasks.night.request import PreparedNight
+from tasks.night.runs import find_earlier_run, store_of
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits, check_promise
 from tasks.prompt.prompts import Prompt

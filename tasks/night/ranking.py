@@ -1,0 +1,255 @@
+"""The ranking stage of a run: cohorts through the engine, from the quarantined rows to the last commit.
+
+Takes up what earlier starts committed, reuses what an earlier night ranked, and asks the canaries before the first
+batch. Knows nothing of publishing.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from tasks.errors import CanaryFailed
+from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
+from tasks.generate.generations import Engine, EngineInfo
+from tasks.keep.disk import require_space
+from tasks.keep.ledger import Ledger
+from tasks.keep.spool import Spool
+from tasks.keep.store import Store
+from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
+from tasks.night.request import PreparedNight
+from tasks.night.runs import compared
+from tasks.pack.kv_budget import check_promise
+from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
+from tasks.rank.cohort import Cohort, StoredOutcome
+from tasks.rank.lists import list_depth
+from tasks.rank.reuse import EarlierRun, Standing, find_standings
+from tasks.rank.sizes import num_windows_of, size_of
+from tasks.read.staging import StagedInput
+from tasks.schedule.rankings import WindowKey
+from tasks.schedule.windows import Outcome
+
+logger = logging.getLogger(__name__)
+
+LOW_ID_MASS = 0.5  # of the probability at an answer's first token
+SHARD = 0  # the only one of an unsharded run
+NOT_LOOKED_FOR = Standing(reuse_reason=None, scores_run_id=None)
+
+CANARY_ADVICE = (
+    "Look at the prompt template and chat template, or take another decode_mode; "
+    "[checks] canary = 'warn' goes on anyway."
+)
+
+OnProgress = Callable[[int, int], None]  # windows done, windows in all
+
+
+class RankStage:
+    """The ranking of one run's staged queries."""
+
+    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput) -> None:
+        self.prepared = prepared
+        self.run_id = run_id
+        self.store = store
+        self._staged = staged
+        self._has_begun = False
+        self._is_engine_noted = False
+
+    def rank(self, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
+        """Ranks every staged query that has no row yet, and commits each batch as it ends.
+
+        Args:
+            listeners: each is told (windows done, windows in all) after every batch.
+            engine: one that somebody else starts and ends; its own if not given.
+
+        Raises:
+            EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
+        """
+        staged = self._staged
+        settings = self.prepared.settings
+        spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
+        ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
+        self._require_space_to_rank(staged)
+        self._commit_quarantine(ledger)
+        progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
+        earlier = self._earlier_run()
+        with self._engine(engine) as asked:
+            for first in range(0, staged.num_queries, settings.packing.cohort_queries):
+                last = min(first + settings.packing.cohort_queries, staged.num_queries)
+                cohort = self._fill_cohort(ledger, range(first, last), earlier, progress)
+                cohort.commit_unasked()
+                if cohort.needs_engine:
+                    self._begin_asking(asked)
+                    cohort.rank(asked, progress.add)
+        ledger.close()
+        self._warn_of_low_id_mass()
+
+    def _require_space_to_rank(self, staged: StagedInput) -> None:
+        """Room for what is not ranked yet; the rest has its place."""
+        (counted,) = self._rows("run/count_rankings").to_pylist()
+        missing = 1 - counted["num_rankings"] / max(1, staged.num_queries)
+        size = size_of(self.prepared.recipe, staged)
+        require_space(self.prepared.work_folder, int(missing * size.num_bytes), "database and spool")
+
+    def _commit_quarantine(self, ledger: Ledger) -> None:
+        """The first batch of a run holds the rows set aside: a resumed run has it already."""
+        if not ledger.is_new:
+            return
+        batch_id: BatchId = ledger.next_id()
+        tables = BatchRows(batch_id).tables(promptless_batch_row(batch_id, datetime.now(UTC)))
+        rows = quarantine_rows(self.run_id, self._staged.quarantine)
+        ledger.commit(batch_id, tables | {"quarantine": rows})
+
+    def _earlier_run(self) -> EarlierRun | None:
+        """The run whose rows may be reused, as it was chosen when the run began; None where there is none."""
+        row = self.store.find_run(self.run_id)
+        found = None if row is None or row["reuse_run_id"] is None else self.store.find_run(row["reuse_run_id"])
+        return None if found is None else compared(self.prepared, found)
+
+    def _fill_cohort(self, ledger: Ledger, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> Cohort:
+        staged, recipe = self._staged, self.prepared.recipe
+        cohort = Cohort(staged, recipe, ledger)
+        span = {
+            "run_id": self.run_id,
+            "first_query_id": staged.query_ids[queries[0]],
+            "last_query_id": staged.query_ids[queries[-1]],
+        }
+        with self.store.unit_of_work() as database:
+            ranked = set(database.query("resume/list_ranked_queries", span).column("query_id").to_pylist())
+            stored = _stored_outcomes(database.query("resume/list_outcomes", span))
+            standings = find_standings(database, earlier, staged, recipe, queries) if earlier else {}
+        for query_index in queries:
+            query_id = staged.query_ids[query_index]
+            standing = standings.get(query_id, NOT_LOOKED_FOR)
+            if query_id in ranked:
+                depth = list_depth(staged, recipe, query_index)
+                progress.add(recipe.schedule.strategy.bound(depth).num_windows)
+            elif standing.reused_run_id is not None and query_id not in stored:
+                progress.add(cohort.reuse_query(query_index, standing.reused_run_id))
+            else:
+                progress.add(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
+        return cohort
+
+    @contextmanager
+    def _engine(self, engine: EngineOnDemand | None) -> Iterator[EngineOnDemand]:
+        """The given engine, or one of the run's own, which ends with it."""
+        if engine is not None:
+            yield engine
+            return
+        settings = self.prepared.settings
+        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
+        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
+        with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
+            yield own
+
+    def _begin_asking(self, engine: EngineOnDemand) -> None:
+        """Before the first batch of this start: notes the engine, if it is somebody else's, and asks the canaries."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        info = engine.info
+        if not self._is_engine_noted:
+            self._note_engine(info)
+        self._ask_canaries(engine)
+
+    def _ask_canaries(self, engine: Engine) -> None:
+        """Asks the pairs whose order is known.
+
+        Raises:
+            CanaryFailed: the model orders them wrongly or not at all, and `[checks] canary` is to stop.
+        """
+        policy = self.prepared.settings.checks.canary
+        if policy == "off":
+            return
+        answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
+        rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
+        recipe = pa.repeat(pa.scalar(self.prepared.recipe.digest, pa.uint64()), len(rows))
+        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows).append_column("recipe_digest", recipe))
+        wrong = wrong_canaries(answered)
+        if wrong and policy == "stop":
+            raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
+        if wrong:
+            logger.warning("run_id=%s %s", self.run_id, wrong)
+
+    def _note_engine(self, info: EngineInfo) -> None:
+        """Holds the engine's limits against the promise, and stores them.
+
+        Raises:
+            ConfigError: see `check_promise`.
+        """
+        if self.prepared.settings.packing.promise == "no_preemption":
+            prompt_tokens, max_tokens = self.prepared.recipe.largest_need
+            check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
+        self._is_engine_noted = True
+        self._warn_of_another_engine(info)
+        limits = info.limits
+        self.store.update(
+            "note_engine",
+            {
+                "run_id": self.run_id,
+                "device": info.device,
+                "dtype": info.dtype,
+                "enable_prefix_caching": info.enable_prefix_caching,
+                "num_gpu_blocks": limits.num_gpu_blocks,
+                "block_size": limits.block_size,
+                "max_num_seqs": limits.max_num_seqs,
+                "max_num_batched_tokens": limits.max_num_batched_tokens,
+            },
+        )
+        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
+
+    def _warn_of_another_engine(self, info: EngineInfo) -> None:
+        """A run taken up again keeps what an earlier start was answered: not always what this engine would say."""
+        (before,) = self._rows("run/find_run").to_pylist()
+        for name in ("device", "dtype", "enable_prefix_caching"):
+            found = getattr(info, name)
+            if before[name] is not None and before[name] != found:
+                logger.warning(
+                    "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                    self.run_id,
+                    name,
+                    found,
+                    before[name],
+                )
+
+    def _warn_of_low_id_mass(self) -> None:
+        """Where the model wants to say something else than an identifier, its order of them means little."""
+        (told,) = self._rows("run/mean_id_mass").to_pylist()
+        if told["mean_id_mass"] is not None and told["mean_id_mass"] < LOW_ID_MASS:
+            logger.warning(
+                "run_id=%s mean_id_mass=%.3f: below %.1f the prompt or its identifiers do not fit the model",
+                self.run_id,
+                told["mean_id_mass"],
+                LOW_ID_MASS,
+            )
+
+    def _rows(self, name: str) -> pa.Table:
+        return self.store.query(name, {"run_id": self.run_id})
+
+
+class _Progress:
+    """Counts windows towards a total."""
+
+    def __init__(self, listeners: Sequence[OnProgress], total: int) -> None:
+        self._listeners = listeners
+        self._total = total
+        self._done = 0
+
+    def add(self, num_windows: int) -> None:
+        if num_windows:
+            self._done += num_windows
+            for listener in self._listeners:
+                listener(self._done, self._total)
+
+
+def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:
+    stored: dict[str, list[StoredOutcome]] = {}
+    for row in rows.to_pylist():
+        order = tuple(row["outcome_order"])
+        logprobs = None if row["outcome_logprobs"] is None else tuple(row["outcome_logprobs"])
+        outcome = Outcome(order, row["num_listed"], logprobs)
+        key = WindowKey(row["round"], row["window_no"], row["attempt"])
+        stored.setdefault(row["query_id"], []).append(StoredOutcome(key, outcome))
+    return stored

@@ -1,0 +1,136 @@
+"""What a night is asked to do, and everything that can be checked before data is read and weights load.
+
+Reads settings, the model's small files and the input's footers; writes nothing. Knows nothing of databases.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.environment import ROOT
+from tasks.errors import ConfigError
+from tasks.keep.fingerprints import model_identity, recipe_digest, run_id
+from tasks.prompt.model_files import find_model_folder
+from tasks.rank.recipe import Recipe, build_recipe
+from tasks.rank.reuse import ReuseFrom
+from tasks.read.arrival import await_night_input
+from tasks.read.candidates import CandidateLimits
+from tasks.read.staging import NightInput, StagedInput, stage_input
+from tasks.settings import Settings, load_settings
+
+
+@dataclass(frozen=True, slots=True)
+class NightRequest:
+    """What a caller asks for: the flow's parameters."""
+
+    config: Path
+    night: date | None = None  # the schedule's last fire time if not given
+    limit_queries: int | None = None
+    dry_run: bool = False
+    publish: bool = False
+    rerun: bool = False
+    full: bool = False  # no query is reused
+    requeue: bool = False  # repeat a finished run, but ask only what it set aside
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def reuse(self) -> ReuseFrom:
+        """What may be reused: a trial and a repetition are there to see the model at work."""
+        if self.requeue:
+            return "repeated"
+        return "nothing" if self.full or self.rerun or self.limit_queries is not None else "published"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNight:
+    """A night that can run: settings checked, sizes resolved, input found. Nothing is written yet."""
+
+    settings: Settings
+    night: date
+    limit_queries: int | None
+    publish: bool
+    rerun: bool
+    reuse: ReuseFrom
+    base_run_id: str
+    found: NightInput
+    recipe: Recipe
+    recipe_parts: Mapping[str, str]  # digest by part of what a ranking depends on beside its texts
+    model_identity: str
+
+    @property
+    def work_folder(self) -> Path:
+        """Where run-time files of this database lie."""
+        return self.settings.database_path.parent
+
+    @property
+    def candidate_limits(self) -> CandidateLimits:
+        """What staging keeps to."""
+        return CandidateLimits(
+            rank_base=self.settings.inputs.rank_base,
+            top_k=self.settings.inputs.top_k,
+            max_unmatched_share=self.settings.checks.max_unmatched_share,
+            limit_queries=self.limit_queries,
+            max_query_tokens=self.recipe.main.sizes.max_query_tokens,
+        )
+
+    def stage(self, folder: Path) -> StagedInput:
+        """Reads and lays out the input in `folder`.
+
+        Raises:
+            InputError: see `stage_input`.
+        """
+        return stage_input(
+            self.found,
+            folder,
+            self.recipe.main.builder,
+            self.candidate_limits,
+            self.recipe.main.sizes.max_passage_tokens,
+            self.settings.database_limits(folder / "spill"),
+        )
+
+
+def prepare_night(request: NightRequest, now: datetime | None = None) -> PreparedNight:
+    """Checks everything that can be known before data is read and weights load.
+
+    Raises:
+        ConfigError, PromptTooLong: settings, model or prompt cannot work.
+        InputError: files or schemas cannot be this night's input.
+    """
+    settings = load_settings(request.config, request.overrides)
+    if request.requeue and (request.full or request.dry_run):
+        raise ConfigError("requeue asks only what was set aside: full and dry_run do not go with it.")
+    if request.publish and (request.dry_run or request.limit_queries is not None):
+        raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
+    night = request.night or settings.night.night_at(now or datetime.now(UTC))
+    model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
+    recipe = build_recipe(settings, model_folder)
+    wait_s = 0 if request.dry_run else settings.inputs.wait_s
+    found = await_night_input(settings.inputs, night, wait_s)
+    identity = model_identity(model_folder)
+    asked = settings.ranking_settings()
+    asked["engine"].pop("model")  # its identity stands for it, wherever it lies
+    depends_on: dict[str, dict[str, Any]] = {
+        "model": {"model_identity": identity, "engine": asked["engine"]},
+        "prompt": {
+            "templates": [asdict(asking.template) for asking in recipe.askings.values()],
+            "chat_template_kwargs": asked["prompt"]["chat_template_kwargs"],
+            "thinking_budget_tokens": asked["prompt"]["thinking_budget_tokens"],
+        },
+        "settings": {"strategy": asked["strategy"], "resolved": recipe.resolved},
+    }
+    ranking = depends_on | {"inputs": asked["inputs"], "limit_queries": request.limit_queries}
+    return PreparedNight(
+        settings=settings,
+        night=night,
+        limit_queries=request.limit_queries,
+        publish=request.publish,
+        rerun=request.rerun or request.requeue,
+        reuse=request.reuse,
+        base_run_id=run_id(night, settings.night.name, ranking, found.digest),
+        found=found,
+        recipe=replace(recipe, digest=recipe_digest(depends_on)),
+        recipe_parts={part: f"{recipe_digest(values):016x}" for part, values in depends_on.items()},
+        model_identity=identity,
+    )
