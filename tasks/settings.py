@@ -357,8 +357,9 @@ class EngineSettings(BaseModel):
 class PackingSettings(Section):
     """How prompts are put into batches, and how long the engine may take over one."""
 
-    driver: Literal["generate"] = "generate"
-    batch_loads: PositiveInt = 4  # cache-loads in one call where answers are one token long
+    driver: Literal["stream", "generate"] = "stream"  # stream: a prompt joins the engine when there is room
+    batch_loads: PositiveInt = 4  # generate: cache-loads in one call where answers are one token long
+    max_batch_s: PositiveInt = 10  # stream: a batch takes no more prompts after so long, and is committed when it ends
     headroom_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02  # of the usable blocks, left free
     promise: Literal["no_preemption", "none"] = "no_preemption"
     deterministic: bool = False  # one sequence at a time, no prefix cache: same rows in every arrangement

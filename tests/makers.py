@@ -108,6 +108,7 @@ def make_settings(folder: Path, model: Path, values: Mapping[str, object] | None
         "prompt.max_query_tokens": 64,
         "engine.model": str(model),
         "engine.max_model_len": 1024,
+        "packing.driver": "generate",
         "checks.canary": "off",  # the fake engine knows nothing of tides
         "store.database": str(folder / "var" / "test.duckdb"),
     }

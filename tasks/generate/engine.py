@@ -1,357 +1,43 @@
-"""The engine child: one process of ours that holds vLLM's offline `LLM` and answers batches over a pipe.
+"""The engine child: vLLM's offline `LLM` in a process of ours, fed over a pipe by one of two drivers.
 
-    night's loop  --  EngineProcess  ==pipe==>  serve()  --  vllm.LLM.generate
+    generate   each message is one call of `LLM.generate`: a batch begins when the one before it has ended
+    stream     `add_request` and `step`: prompts join whenever they come, and leave when they are answered
 
-The child dies with its parent (PR_SET_PDEATHSIG), has its own session (so that Ctrl-C stays with the parent and its
-group can be killed), keeps vLLM's core inside itself (VLLM_ENABLE_V1_MULTIPROCESSING=0) and writes to a log file.
-The only module that imports vllm, and only inside the child. Knows nothing of windows, queries or runs.
+Keeps vLLM's core inside itself (VLLM_ENABLE_V1_MULTIPROCESSING=0). The only module that imports vllm, and only inside
+the child. Knows nothing of batches, windows, queries or runs.
 """
 
-import contextlib
 import ctypes
 import difflib
-import logging
 import os
+import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
-from multiprocessing import Pipe
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tasks.environment import STATE, checkout_path, engine_environment
-from tasks.errors import ConfigError, EngineError, EngineLost, first_line
-from tasks.generate.generations import BatchStats, EngineInfo, Generation, RequestTimes, latency
-from tasks.generate.timeline import EngineStep, GapLogger, StepRecorder
-from tasks.pack.batches import Batch
+from tasks.errors import ConfigError, EngineError, first_line
+from tasks.generate.generations import EngineInfo, RequestTimes
+from tasks.generate.messages import Answer, Answers, Refusal, Request, ResetPrefixCache, Start
+from tasks.generate.timeline import GapLogger, StepRecorder
 from tasks.pack.kv_budget import KVCacheLimits
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.templates import THINK_END
 
-if TYPE_CHECKING:  # the child needs no settings, and starts faster without
-    from tasks.settings import Settings
-
-logger = logging.getLogger(__name__)
-
 PR_SET_PDEATHSIG = 1
-POLL_S = 0.2
-MIN_PART_TIMEOUT_S = 60.0  # a new engine compiles at its first batch
-CLOSE_S = 10.0  # it ends in 0.1 s once its pipe is closed
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How to start the child, and how long it may take."""
-
-    keywords: Mapping[str, Any]  # of vllm.LLM
-    environment: Mapping[str, str]
-    log_path: Path
-    start_timeout_s: float
-    batch_timeout_s: float
-    timeline: bool = False  # whether every step is recorded
-
-
-def engine_options(settings: "Settings", scratch: Path, log_path: Path) -> EngineOptions:
-    """How the settings start an engine, whose temporary files go to `scratch`."""
-    folder = checkout_path(settings.engine.model)
-    keywords = settings.engine_keywords() | ({"model": str(folder)} if folder.is_dir() else {})
-    return EngineOptions(
-        keywords=keywords,
-        environment=engine_environment(STATE, scratch, model_is_folder=folder.is_dir()),
-        log_path=log_path,
-        start_timeout_s=settings.packing.start_timeout_s,
-        batch_timeout_s=settings.packing.batch_timeout_s,
-        timeline=settings.packing.timeline,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """How the child starts: the first message on the pipe."""
-
-    keywords: dict[str, Any]
-    timeline: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _ResetPrefixCache:
-    """Asks for an empty prefix cache; the reply is the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A prompt on the pipe."""
-
-    request_id: str
-    prompt_token_ids: np.ndarray
-    form: AnswerForm
-    num_scored_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """A finished request on the pipe."""
-
-    request_id: str
-    form: AnswerForm
-    text: str
-    finish_reason: str
-    output_tokens: int
-    cached_tokens: int
-    logprobs: tuple[float | None, ...] | None
-    scored_logprob: float | None
-    times: RequestTimes | None
-    num_preemptions: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """A finished batch on the pipe."""
-
-    answers: list[_Answer]
-    engine_s: float
-    itl_s: np.ndarray
-    steps: list[EngineStep]
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What went wrong in the child, in one line."""
-
-    message: str
-    is_config: bool
-
-
-class EngineProcess:
-    """The parent's side of one child."""
-
-    def __init__(self, options: EngineOptions) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise EngineError("the engine must be started from the main thread: its death signal is bound to it")
-        self._options = options
-        self._pipe, child_pipe = Pipe()
-        options.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with options.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.generate.engine", str(child_pipe.fileno()), str(os.getpid())],
-                env={**os.environ, **options.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[child_pipe.fileno()],
-                start_new_session=True,
-            )
-        child_pipe.close()
-
-    def wait_until_ready(self) -> EngineInfo:
-        """Loads the model and returns what the engine reported.
-
-        Raises:
-            ConfigError: vLLM does not know a key of [engine], or refuses its value.
-            EngineError: it could not start.
-        """
-        self._send(_Start(dict(self._options.keywords), self._options.timeline))
-        try:
-            info = self._receive(self._options.start_timeout_s, "start")
-        except EngineError as error:
-            raise EngineError(
-                f"{error} If it fails like this again, remove vLLM's caches, which a torn write may have damaged: "
-                f"{self._options.environment['VLLM_CACHE_ROOT']}."
-            ) from error
-        assert isinstance(info, EngineInfo), type(info)
-        self.info = info
-        return info
-
-    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
-        """See `Engine.generate`."""
-        submitted_at = datetime.now(UTC)
-        self._send(
-            [
-                _Request(each.request_id, each.prompt_token_ids, each.form, each.num_scored_tokens)
-                for each in batch.prompts
-            ]
-        )
-        meanwhile()
-        reply = self._receive(self._timeout_s(batch), f"batch of {len(batch.prompts)} prompts")
-        assert isinstance(reply, _Answers), type(reply)
-        stats = BatchStats(submitted_at, datetime.now(UTC), reply.engine_s, reply.itl_s, tuple(reply.steps))
-        return [_generation(answer) for answer in reply.answers], stats
-
-    def reset_prefix_cache(self) -> None:
-        """Forgets every cached prefix, so that what comes next is not helped by what came before."""
-        self._send(_ResetPrefixCache())
-        self._receive(self._options.batch_timeout_s, "reset of the prefix cache")
-
-    def close(self) -> None:
-        """Lets the child end by itself, and kills its group if it does not."""
-        self._pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CLOSE_S)
-        self.kill()
-
-    def kill(self) -> None:
-        """Ends the child and whatever it started, now."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _timeout_s(self, batch: Batch) -> float:
-        """A part of a lost batch gets its share of the time: all parts on the way to one prompt take three times it."""
-        most = self._options.batch_timeout_s
-        if batch.part_of is None:
-            return most
-        return min(most, max(MIN_PART_TIMEOUT_S, most * len(batch.prompts) / batch.part_of))
-
-    def _receive(self, timeout_s: float, what: str) -> object:
-        deadline = time.monotonic() + timeout_s
-        while not self._pipe.poll(POLL_S):
-            if self._process.poll() is not None and not self._pipe.poll(0):
-                raise self._died(what)
-            if time.monotonic() > deadline:
-                self.kill()
-                raise EngineError(
-                    f"engine: no answer to a {what} within {timeout_s:.0f} s, so it was killed. See "
-                    f"{self._options.log_path}; raise [packing] batch_timeout_s or start_timeout_s if it was only slow."
-                )
-        try:
-            reply = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            raise self._died(what) from error
-        if isinstance(reply, _Refusal):
-            raise ConfigError(reply.message) if reply.is_config else EngineError(reply.message)
-        return reply
-
-    def _send(self, message: object) -> None:
-        try:
-            self._pipe.send(message)
-        except ConnectionError as error:  # it died since its last answer, while nobody waited for it
-            raise self._died("wait for work") from error
-
-    def _died(self, what: str) -> EngineError:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        return EngineError(
-            f"engine: its process ended (exit status {self._process.poll()}) during a {what}. "
-            f"See {self._options.log_path}."
-        )
-
-
-class EngineOnDemand:
-    """An engine that starts when it is first needed, and again after a death or a hang."""
-
-    def __init__(self, options: EngineOptions, max_starts: int, on_ready: Callable[[EngineInfo], None]) -> None:
-        self._options = options
-        self._max_starts = max_starts
-        self._on_ready = on_ready
-        self._process: EngineProcess | None = None
-
-    @property
-    def info(self) -> EngineInfo:
-        """See `Engine.info`; starts the engine if none runs."""
-        return self._running().info
-
-    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
-        """See `Engine.generate`; a batch that an engine was lost with is asked again of a fresh one, a part is not."""
-        tries = self._max_starts if batch.part_of is None else 1
-        for number in range(1, tries + 1):
-            process = self._running()
-            try:
-                return process.generate(batch, meanwhile)
-            except EngineError as error:
-                self.kill()
-                if number == tries:
-                    raise EngineLost(f"{error} It was asked {tries} times, each time of a fresh engine.") from error
-                logger.warning("engine lost, starting another: %s", error)
-        raise AssertionError("a batch is asked at least once")
-
-    def reset_prefix_cache(self) -> None:
-        """See `EngineProcess.reset_prefix_cache`; an engine that does not run yet has nothing to forget."""
-        if self._process is not None:
-            self._process.reset_prefix_cache()
-
-    def close(self) -> None:
-        """Ends the engine, if one runs."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-    def kill(self) -> None:
-        """Ends the engine now, if one runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def _running(self) -> EngineProcess:
-        for number in range(1, self._max_starts + 1):
-            if self._process is not None:
-                break
-            process = EngineProcess(self._options)
-            try:
-                self._on_ready(process.wait_until_ready())
-            except EngineError as error:
-                process.kill()
-                if number == self._max_starts:
-                    raise EngineError(f"{error} It was started {number} times; giving up.") from error
-                logger.warning("engine did not start, starting another: %s", error)
-            except BaseException:
-                process.kill()
-                raise
-            else:
-                self._process = process
-        assert self._process is not None, self._max_starts
-        return self._process
-
-
-@contextmanager
-def engine_on_demand(
-    options: EngineOptions, max_starts: int, on_ready: Callable[[EngineInfo], None]
-) -> Iterator[EngineOnDemand]:
-    """Ended on the way out: gently after success, by a kill after any exception.
-
-    Args:
-        options: how to start it.
-        max_starts: how often it is started for the same batch, and how often a start is tried.
-        on_ready: told what each start reported; may refuse it by an exception.
-    """
-    engine = EngineOnDemand(options, max_starts, on_ready)
-    try:
-        yield engine
-    except BaseException:
-        engine.kill()
-        raise
-    engine.close()
-
-
-def _generation(answer: _Answer) -> Generation:
-    return Generation(
-        request_id=answer.request_id,
-        text=answer.text,
-        finish_reason=answer.finish_reason,
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        logprobs=answer.logprobs,
-        scored_logprob=answer.scored_logprob,
-        latency=latency(answer.times, answer.output_tokens),
-        num_preemptions=answer.num_preemptions,
-    )
-
-
-# ---- the child ----------------------------------------------------------------------------------------------------
 
 
 def serve(pipe: Connection) -> None:
-    """Reads the engine's settings, then batches, until the pipe ends."""
+    """Reads the engine's settings, then prompts, until the pipe ends."""
     try:
-        start: _Start = pipe.recv()
+        start: Start = pipe.recv()
         llm = _build(start)
     except Exception as error:
         pipe.send(_refusal(error))
@@ -361,22 +47,126 @@ def serve(pipe: Connection) -> None:
     if start.timeline:
         _watch_steps(llm, steps)
     pipe.send(_info(llm))
+    driver = _Stream(llm) if start.driver == "stream" else _Calls(llm)
+    inbox = _Inbox(pipe)
+    busy_s = 0.0
     while True:
         try:
-            requests = pipe.recv()
-        except EOFError:
-            return
-        try:
-            if isinstance(requests, _ResetPrefixCache):
+            message = inbox.take(wait=not driver.is_busy)
+            started = time.monotonic()
+            if message is _END:
+                return
+            if isinstance(message, ResetPrefixCache):
                 llm.reset_prefix_cache()
-                pipe.send(requests)
+                pipe.send(message)
+            elif message is not None:
+                driver.add(message)
+            elif answers := driver.work():
+                pipe.send(Answers(answers, busy_s + time.monotonic() - started, gaps.take(), steps.take()))
+                busy_s = 0.0
                 continue
-            pipe.send(_answer_batch(llm, requests, gaps, steps))
+            busy_s += time.monotonic() - started
         except Exception as error:
-            pipe.send(_Refusal(f"engine: {type(error).__name__}: {first_line(error)}", is_config=False))
+            pipe.send(Refusal(f"engine: {type(error).__name__}: {first_line(error)}", is_config=False))
+            return
 
 
-def _build(start: _Start) -> Any:
+class _Inbox:
+    """Reads the pipe ahead, in a thread: where both sides write at once, each would wait for the other to read."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(pipe,), daemon=True).start()
+
+    def take(self, *, wait: bool) -> Any:
+        """The next message; None where there is none and nobody waits, `_END` where none will come."""
+        try:
+            return self._messages.get(block=wait)
+        except queue.Empty:
+            return None
+
+    def _read(self, pipe: Connection) -> None:
+        try:
+            while True:
+                self._messages.put(pipe.recv())
+        except (EOFError, OSError):
+            self._messages.put(_END)
+
+
+_END = object()
+
+
+class _Calls:
+    """Driver `generate`: each message is one call of `LLM.generate`."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._waiting: deque[Sequence[Request]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        self._waiting.append(requests)
+
+    def work(self) -> list[Answer]:
+        return _answer_batch(self._llm, self._waiting.popleft())
+
+
+class _Stream:
+    """Driver `stream`: prompts join the engine whenever they come, each answer leaves in the step that ends it."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._open: dict[str, Request] = {}
+        self._thoughts: dict[str, tuple[Request, Answer]] = {}  # by the id of the call that closes them
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._open)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._start(request)
+
+    def work(self) -> list[Answer]:
+        answers = [self._finish(output) for output in self._llm.llm_engine.step() if output.finished]
+        return [answer for answer in answers if answer is not None]
+
+    def _start(self, request: Request) -> None:
+        from vllm import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        params = _sampling_params(request)
+        params.output_kind = RequestOutputKind.FINAL_ONLY
+        self._open[request.request_id] = request
+        prompt = TokensPrompt(prompt_token_ids=request.prompt_token_ids.tolist())
+        self._llm.llm_engine.add_request(request.request_id, prompt, params)
+
+    def _finish(self, output: Any) -> Answer | None:
+        """The answer; None where a thought has to be closed first.
+
+        Raises:
+            EngineError: vLLM answered another prompt.
+        """
+        request = self._open.pop(output.request_id, None)
+        if request is None:
+            raise EngineError(f"an output for {output.request_id}, which was not asked or was answered before")
+        _require_same_prompt(request.request_id, request.prompt_token_ids.tolist(), output)
+        answer = _answer(request, output)
+        if output.request_id in self._thoughts:
+            asked, thought = self._thoughts.pop(output.request_id)
+            return replace(_joined(thought, answer), request_id=asked.request_id)
+        if _is_cut_in_thought(request, output):
+            closing = _closing(request, output)
+            self._thoughts[closing.request_id] = (request, answer)
+            self._start(closing)
+            return None
+        return answer
+
+
+def _build(start: Start) -> Any:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
@@ -406,12 +196,12 @@ def _watch_steps(llm: Any, steps: StepRecorder) -> None:
     engine.logger_manager.stat_loggers.append(steps)
 
 
-def _refusal(error: Exception) -> _Refusal:
+def _refusal(error: Exception) -> Refusal:
     if isinstance(error, ConfigError):
-        return _Refusal(str(error), is_config=True)
+        return Refusal(str(error), is_config=True)
     lines = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     message = f"engine: vLLM did not start: {type(error).__name__}: {lines[:600]}"
-    return _Refusal(message, is_config=isinstance(error, TypeError | ValueError))
+    return Refusal(message, is_config=isinstance(error, TypeError | ValueError))
 
 
 def _info(llm: Any) -> EngineInfo:
@@ -436,17 +226,14 @@ def _info(llm: Any) -> EngineInfo:
     )
 
 
-def _answer_batch(llm: Any, requests: Sequence[_Request], gaps: GapLogger, steps: StepRecorder) -> _Answers:
-    ids = [request.prompt_token_ids.tolist() for request in requests]
-    started = time.monotonic()
-    outputs = _generate(llm, requests, ids, [_sampling_params(request) for request in requests])
+def _answer_batch(llm: Any, requests: Sequence[Request]) -> list[Answer]:
+    outputs = _generate(llm, requests)
     answers = [_answer(request, output) for request, output in zip(requests, outputs, strict=True)]
-    closed = _close_by_force(llm, requests, ids, outputs)
-    answers = [_joined(answer, closed.get(place)) for place, answer in enumerate(answers)]
-    return _Answers(answers, time.monotonic() - started, gaps.take(), steps.take())
+    closed = _close_by_force(llm, requests, outputs)
+    return [_joined(answer, closed.get(place)) for place, answer in enumerate(answers)]
 
 
-def _generate(llm: Any, requests: Sequence[_Request], ids: list[list[int]], params: list[Any]) -> list[Any]:
+def _generate(llm: Any, requests: Sequence[Request]) -> list[Any]:
     """One output a prompt.
 
     Raises:
@@ -454,43 +241,50 @@ def _generate(llm: Any, requests: Sequence[_Request], ids: list[list[int]], para
     """
     from vllm import TokensPrompt
 
-    outputs: list[Any] = llm.generate([TokensPrompt(prompt_token_ids=each) for each in ids], params, use_tqdm=False)
+    ids = [request.prompt_token_ids.tolist() for request in requests]
+    prompts = [TokensPrompt(prompt_token_ids=each) for each in ids]
+    outputs: list[Any] = llm.generate(prompts, [_sampling_params(request) for request in requests], use_tqdm=False)
     if len(outputs) != len(requests):
         raise EngineError(f"{len(outputs)} outputs for {len(requests)} prompts, first {requests[0].request_id}")
     for request, asked, output in zip(requests, ids, outputs, strict=True):
-        if list(output.prompt_token_ids) != asked:
-            raise EngineError(f"the output for {request.request_id} belongs to another prompt")
+        _require_same_prompt(request.request_id, asked, output)
     return outputs
 
 
-def _close_by_force(
-    llm: Any, requests: Sequence[_Request], ids: list[list[int]], outputs: Sequence[Any]
-) -> dict[int, _Answer]:
+def _require_same_prompt(request_id: str, asked: list[int], output: Any) -> None:
+    if list(output.prompt_token_ids) != asked:
+        raise EngineError(f"the output for {request_id} belongs to another prompt")
+
+
+def _close_by_force(llm: Any, requests: Sequence[Request], outputs: Sequence[Any]) -> dict[int, Answer]:
     """The answers behind think blocks that reached their budget, by place: asked again with the block closed."""
     places = [place for place, request in enumerate(requests) if _is_cut_in_thought(request, outputs[place])]
     if not places:
         return {}
-    again = [
-        _Request(
-            request_id=requests[place].request_id,
-            prompt_token_ids=np.array([*ids[place], *outputs[place].outputs[0].token_ids, *close.token_ids], np.int32),
-            form=AnswerForm(close.max_tokens),
-            num_scored_tokens=0,
-        )
-        for place in places
-        if (close := requests[place].form.close) is not None
-    ]
-    prompts = [request.prompt_token_ids.tolist() for request in again]
-    closed = _generate(llm, again, prompts, [_sampling_params(request) for request in again])
+    again = [_closing(requests[place], outputs[place]) for place in places]
+    closed = _generate(llm, again)
     return {place: _answer(*each) for place, each in zip(places, zip(again, closed, strict=True), strict=True)}
 
 
-def _is_cut_in_thought(request: _Request, output: Any) -> bool:
+def _closing(request: Request, output: Any) -> Request:
+    """The prompt with its cut thought and the words that close it."""
+    close = request.form.close
+    assert close is not None, request.request_id
+    parts = [request.prompt_token_ids, output.outputs[0].token_ids, close.token_ids]
+    return Request(
+        request_id=f"{request.request_id}/closed",
+        prompt_token_ids=np.concatenate([np.asarray(part, np.int32) for part in parts]),
+        form=AnswerForm(close.max_tokens),
+        num_scored_tokens=0,
+    )
+
+
+def _is_cut_in_thought(request: Request, output: Any) -> bool:
     completion = output.outputs[0]
     return request.form.close is not None and completion.finish_reason == "length" and THINK_END not in completion.text
 
 
-def _joined(answer: _Answer, closed: _Answer | None) -> _Answer:
+def _joined(answer: Answer, closed: Answer | None) -> Answer:
     """A thought and the answer behind its forced close as one answer, of one sequence as it ended."""
     if closed is None:
         return answer
@@ -509,7 +303,7 @@ def _joined(answer: _Answer, closed: _Answer | None) -> _Answer:
     )
 
 
-def _sampling_params(request: _Request) -> Any:
+def _sampling_params(request: Request) -> Any:
     """Everything explicit: vLLM's defaults are temperature 1.0 and 16 tokens, or the model's generation_config."""
     from vllm import SamplingParams
 
@@ -535,14 +329,14 @@ def _sampling_params(request: _Request) -> Any:
     )
 
 
-def _answer(request: _Request, output: Any) -> _Answer:
+def _answer(request: Request, output: Any) -> Answer:
     completion = output.outputs[0]
     logprobs = None
     if request.form.logprob_token_ids is not None:
         flat = completion.logprobs
         found = dict(zip(flat.token_ids, flat.logprobs, strict=True)) if flat is not None else {}
         logprobs = tuple(found.get(token_id) for token_id in request.form.logprob_token_ids)
-    return _Answer(
+    return Answer(
         request_id=request.request_id,
         form=request.form,
         text=completion.text,
@@ -556,7 +350,7 @@ def _answer(request: _Request, output: Any) -> _Answer:
     )
 
 
-def _scored_logprob(request: _Request, output: Any) -> float | None:
+def _scored_logprob(request: Request, output: Any) -> float | None:
     """The sum over the prompt's last `num_scored_tokens` tokens; None where one is missing."""
     flat = output.prompt_logprobs
     if not request.num_scored_tokens or flat is None:
@@ -584,10 +378,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):  # the parent died before the line above
         os._exit(1)
-    from tasks.generate import engine  # records must unpickle as tasks.generate.engine, not as __main__
-
     with Connection(int(sys.argv[1])) as pipe:
-        engine.serve(pipe)
+        serve(pipe)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # vLLM's own teardown takes 2.9 s; what it leaves behind lies in the run's TMPDIR

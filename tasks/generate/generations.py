@@ -4,7 +4,7 @@ Durations are seconds from vLLM's monotonic `*_ts` fields, never mixed with wall
 None, never 0. Knows nothing of vLLM itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -14,6 +14,7 @@ import numpy as np
 from tasks.generate.timeline import EngineStep
 from tasks.pack.batches import Batch
 from tasks.pack.kv_budget import KVCacheLimits
+from tasks.prompt.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,21 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
-    """What one call of the engine took."""
+    """What a batch took."""
 
-    submitted_at: datetime  # UTC
-    finished_at: datetime  # UTC
+    submitted_at: datetime  # UTC, of its first prompt
+    finished_at: datetime  # UTC, of its last answer
     engine_s: float  # by the engine's own monotonic clock
+    itl_s: np.ndarray  # 1D float64: every gap between two tokens of one request
+    steps: tuple[EngineStep, ...] = ()  # only where a timeline was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an engine answered since it was last asked for it, and what that took."""
+
+    generations: tuple[Generation, ...]
+    engine_s: float  # inside the engine's calls, by its own monotonic clock
     itl_s: np.ndarray  # 1D float64: every gap between two tokens of one request
     steps: tuple[EngineStep, ...] = ()  # only where a timeline was asked for
 
@@ -75,15 +86,32 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """Answers batches, one at a time."""
+    """Answers prompts. Either `submit` and `collect`, several calls in flight, or `generate` for one batch alone."""
 
     @property
     def info(self) -> EngineInfo:
         """What it reported at its start."""
         ...
 
-    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
-        """One generation a prompt, in the batch's order; `meanwhile` runs while the engine works.
+    def submit(self, prompts: Sequence[Prompt]) -> None:
+        """Sends prompts and does not wait: they join what runs (driver `stream`), or are the next call (`generate`).
+
+        Raises:
+            EngineLost: it died.
+            EngineError: no engine starts.
+        """
+        ...
+
+    def collect(self) -> Answered:
+        """Waits until prompts have been answered, in whatever order; only while some are in the engine.
+
+        Raises:
+            EngineLost: it died, hung, or answered something other than it was asked.
+        """
+        ...
+
+    def generate(self, batch: Batch, tries: int = 1) -> tuple[list[Generation], BatchStats]:
+        """One generation a prompt, in the batch's order, with nothing else in the engine.
 
         Raises:
             EngineLost: it died, hung, or answered something other than it was asked, also when asked again.

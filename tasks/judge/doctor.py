@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tasks.environment import ROOT, STATE
 from tasks.errors import PackrankError
-from tasks.generate.engine import engine_on_demand, engine_options
+from tasks.generate.process import engine_on_demand, engine_options
 from tasks.judge.summary import SummaryTable
 from tasks.keep.store import run_lock
 from tasks.prompt.model_files import find_model_folder

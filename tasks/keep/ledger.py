@@ -1,11 +1,13 @@
 """Where a running night commits: numbers its batches, makes each durable, and loads them every few seconds.
 
-Knows nothing of what is in a batch.
+A thread of its own does so, in order, while the night goes on with the next batch. Knows nothing of what is in a batch.
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, count
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ from tasks.keep.store import OWN_WAIT_S, Store
 from tasks.keep.tables import BatchId
 
 logger = logging.getLogger(__name__)
+
+MAX_WAITING = 4  # batches that are not durable yet; then the night waits, so that its memory is bounded
 
 
 class Ledger:
@@ -35,6 +39,9 @@ class Ledger:
         self._numbers = chain([0] if 0 in missing else [], count(following))
         self.is_new = following == 0 or 0 in missing  # whether the first batch is still to be committed
         self._loaded_at = time.monotonic()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._waiting: deque[Future[None]] = deque()
+        self._has_failed = False  # a later batch without this one would leave a gap in the numbers
 
     def next_id(self) -> BatchId:
         """Names the next batch."""
@@ -42,17 +49,23 @@ class Ledger:
         return BatchId(self._run_id, self._shard, next(self._numbers))
 
     def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
-        """Makes the batch durable, and loads what waits if it is time.
+        """Begins to make the batch durable, and to load what waits if it is time.
 
         A database that cannot be written now is no loss: the batches wait in the spool.
+
+        Raises:
+            StoreError: a batch before this one could not be made durable.
         """
-        self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
-        if time.monotonic() - self._loaded_at >= self._load_every_s:
-            try:
-                self._store.load_spool(self._spool, self._run_id)
-            except StoreError as error:
-                logger.warning("run_id=%s batches stay in the spool for now: %s", self._run_id, error)
-            self._loaded_at = time.monotonic()
+        self._wait(MAX_WAITING - 1)
+        self._waiting.append(self._thread.submit(self._commit, batch_id, tables))
+
+    def flush(self) -> None:
+        """Waits until every batch is durable.
+
+        Raises:
+            StoreError: one could not be made so, and those after it were left.
+        """
+        self._wait(0)
 
     def close(self) -> None:
         """Loads everything that waits.
@@ -60,6 +73,8 @@ class Ledger:
         Raises:
             StoreError: it cannot be loaded now; the same command run again will.
         """
+        self.flush()
+        self._thread.shutdown()
         try:
             self._store.load_spool(self._spool, self._run_id, wait_s=OWN_WAIT_S)
         except StoreError as error:
@@ -67,3 +82,22 @@ class Ledger:
                 f"{error}. All scores are safe in the spool; run the same command again to load them."
             ) from error
         self._spool.remove()
+
+    def _wait(self, most: int) -> None:
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
+
+    def _commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
+        if self._has_failed:
+            return
+        try:
+            self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
+        except BaseException:
+            self._has_failed = True
+            raise
+        if time.monotonic() - self._loaded_at >= self._load_every_s:
+            try:
+                self._store.load_spool(self._spool, self._run_id)
+            except StoreError as error:
+                logger.warning("run_id=%s batches stay in the spool for now: %s", self._run_id, error)
+            self._loaded_at = time.monotonic()

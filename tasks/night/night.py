@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tasks.errors import CheckFailed, FollowUpFailed, StoreError
-from tasks.generate.engine import EngineOnDemand
+from tasks.generate.process import EngineOnDemand
 from tasks.keep.checks import Check, checks_of, failed_checks, run_checks
 from tasks.keep.disk import require_space, staging_bytes, told_when_full
 from tasks.keep.publish import publish_run

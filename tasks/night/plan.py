@@ -6,7 +6,7 @@ of the first-stage order. Writes only to a scratch folder that goes with it.
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.generate.generations import BatchStats, EngineInfo, Generation, Latency
+from tasks.generate.generations import Answered, BatchStats, EngineInfo, Generation, Latency
 from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
 from tasks.night.request import PreparedNight
@@ -45,12 +45,22 @@ class FirstStageEngine:
     def __init__(self, limits: KVCacheLimits, recipe: Recipe) -> None:
         self.info = EngineInfo(limits, device="none", dtype="none", enable_prefix_caching=False)
         self._askings = recipe.askings
+        self._submitted: list[Prompt] = []
         self.first_prompt: Prompt | None = None  # of all that it was asked
 
-    def generate(self, batch: Batch, meanwhile: Callable[[], None]) -> tuple[list[Generation], BatchStats]:
-        """See `Engine.generate`; output tokens are the most that the answer may have."""
-        meanwhile()
-        self.first_prompt = self.first_prompt or batch.prompts[0]
+    def submit(self, prompts: Sequence[Prompt]) -> None:
+        """See `Engine.submit`."""
+        self.first_prompt = self.first_prompt or prompts[0]
+        self._submitted += prompts
+
+    def collect(self) -> Answered:
+        """See `Engine.collect`: answers all at once; output tokens are the most that the answer may have."""
+        generations = tuple(self._generation(prompt) for prompt in self._submitted)
+        self._submitted = []
+        return Answered(generations, 0.0, np.empty(0))
+
+    def generate(self, batch: Batch, tries: int = 1) -> tuple[list[Generation], BatchStats]:  # noqa: ARG002 (of Engine)
+        """See `Engine.generate`."""
         now = datetime.now(UTC)
         return [self._generation(prompt) for prompt in batch.prompts], BatchStats(now, now, 0.0, np.empty(0))
 
@@ -103,6 +113,9 @@ class PlanLedger:
             for name in ("prompt_tokens", "output_tokens", "truncated_passages", "truncated_tokens"):
                 counts[name] += window[name]
             counts["longest_prompt_tokens"] = max(counts["longest_prompt_tokens"], window["prompt_tokens"])
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
 
 def plan_night(prepared: PreparedNight, cache: CacheAssumption, *, with_prompt: bool = False) -> list[SummaryTable]:

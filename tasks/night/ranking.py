@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 
 from tasks.errors import CanaryFailed
-from tasks.generate.engine import EngineOnDemand, engine_on_demand, engine_options
 from tasks.generate.generations import Engine, EngineInfo
+from tasks.generate.process import EngineOnDemand, engine_on_demand, engine_options
 from tasks.keep.disk import require_space
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
@@ -35,6 +36,7 @@ from tasks.schedule.windows import Outcome
 logger = logging.getLogger(__name__)
 
 LOW_ID_MASS = 0.5  # of the probability at an answer's first token
+CHUNK_QUERIES = 1_000  # taken in at once: some 0.3 s, while the engine has work for longer
 SHARD = 0  # the only one of an unsharded run
 NOT_LOOKED_FOR = Standing(reuse_reason=None, scores_run_id=None)
 
@@ -75,14 +77,14 @@ class RankStage:
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
         earlier = self._earlier_run()
+        cohort = Cohort(staged, self.prepared.recipe, ledger)
+        queries = iter(self._chunks(settings.packing.cohort_queries))
+        take_more = partial(self._take_more, cohort, queries, earlier, progress)
+        take_more()
         with self._engine(engine) as asked:
-            for first in range(0, staged.num_queries, settings.packing.cohort_queries):
-                last = min(first + settings.packing.cohort_queries, staged.num_queries)
-                cohort = self._fill_cohort(ledger, range(first, last), earlier, progress)
-                cohort.commit_unasked()
-                if cohort.needs_engine:
-                    self._begin_asking(asked)
-                    cohort.rank(asked, progress.add)
+            if cohort.needs_engine:
+                self._begin_asking(asked)
+                cohort.rank(asked, progress.add, take_more)
         ledger.close()
         self._warn_of_low_id_mass()
 
@@ -98,7 +100,7 @@ class RankStage:
         if not ledger.is_new:
             return
         batch_id: BatchId = ledger.next_id()
-        tables = BatchRows(batch_id).tables(promptless_batch_row(batch_id, datetime.now(UTC)))
+        tables = BatchRows().tables(batch_id, promptless_batch_row(batch_id, datetime.now(UTC)))
         rows = quarantine_rows(self.run_id, self._staged.quarantine)
         ledger.commit(batch_id, tables | {"quarantine": rows})
 
@@ -108,9 +110,22 @@ class RankStage:
         found = None if row is None or row["reuse_run_id"] is None else self.store.find_run(row["reuse_run_id"])
         return None if found is None else compared(self.prepared, found)
 
-    def _fill_cohort(self, ledger: Ledger, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> Cohort:
+    def _chunks(self, cohort_queries: int) -> list[range]:
+        """The staged queries in slices of which four fill the cohort, each small enough to be taken in at once."""
+        size = min(CHUNK_QUERIES, max(1, cohort_queries // 4))
+        num = self._staged.num_queries
+        return [range(first, min(first + size, num)) for first in range(0, num, size)]
+
+    def _take_more(
+        self, cohort: Cohort, chunks: Iterator[range], earlier: EarlierRun | None, progress: "_Progress"
+    ) -> None:
+        """Fills the cohort up before it runs dry, so that the engine does not wait for the next queries."""
+        most = self.prepared.settings.packing.cohort_queries
+        while cohort.num_in_flight <= most * 3 // 4 and (queries := next(chunks, None)) is not None:
+            self._fill(cohort, queries, earlier, progress)
+
+    def _fill(self, cohort: Cohort, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> None:
         staged, recipe = self._staged, self.prepared.recipe
-        cohort = Cohort(staged, recipe, ledger)
         span = {
             "run_id": self.run_id,
             "first_query_id": staged.query_ids[queries[0]],
@@ -130,7 +145,7 @@ class RankStage:
                 progress.add(cohort.reuse_query(query_index, standing.reused_run_id))
             else:
                 progress.add(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
-        return cohort
+        cohort.commit_unasked()
 
     @contextmanager
     def _engine(self, engine: EngineOnDemand | None) -> Iterator[EngineOnDemand]:

@@ -25,7 +25,7 @@ from tasks.prompt.templates import (
     passage_text,
     render_frame,
 )
-from tasks.prompt.tokens import ModelTokens, Piece
+from tasks.prompt.tokens import EncodedTexts, ModelTokens, Piece
 from tasks.prompt.truncation import fair_lengths
 from tasks.schedule.windows import Window
 
@@ -93,6 +93,7 @@ class PromptBuilder:
         self._bos = tokens.bos_ids() if chat.source is None else np.empty(0, np.int32)
         self._render = lru_cache(maxsize=None)(lambda num, ask: render_frame(template, chat, num, ask))
         self._frame = lru_cache(maxsize=FRAMES_KEPT)(self._encode_frame)
+        self._heads = lru_cache(maxsize=None)(self._encode_heads)
         self._opened_answer = self._check_thinking()
         self._check_tail()
         self.answers = AnswerForms(tokens, template, decode_mode, thinking_budget_tokens)
@@ -104,13 +105,13 @@ class PromptBuilder:
 
     def count_query_tokens(self, texts: Sequence[str]) -> np.ndarray:
         """The tokens of each query as it stands in a prompt, 1D int32; 0 for a blank one."""
-        encoded = self.tokens.encode_data([one_line(text) for text in texts])
-        return np.array([len(ids) for ids in encoded], np.int32)
+        return self.tokens.encode_end_to_end([one_line(text) for text in texts]).lengths.astype(np.int32)
 
-    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[np.ndarray]:
-        """Each passage's piece, a space before it and line breaks after it, 1D int32; empty for a blank text."""
+    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> EncodedTexts:
+        """Each passage's piece, a space before it and line breaks after it; empty for a blank text."""
         lines = [passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
-        return self.tokens.encode_data([f" {line}{self._template.passage_tail}" if line else "" for line in lines])
+        tail = self._template.passage_tail
+        return self.tokens.encode_end_to_end([f" {line}{tail}" if line else "" for line in lines])
 
     def fixed_tokens(self, num_passages: int, max_query_tokens: int) -> int:
         """The most that a prompt holds beside its passages."""
@@ -171,7 +172,7 @@ class PromptBuilder:
 
     def build_content_free(self, request_id: str, num_passages: int, sizes: PromptSizes) -> Prompt:
         """The prompt of a window whose query and passages say nothing (CapCal, arXiv:2604.10150)."""
-        (piece,) = self.encode_passages([None], [NOTHING_SAID])
+        (piece,) = self.encode_passages([None], [NOTHING_SAID]).split()
         window = Window(tuple(range(num_passages)))
         return self.build(request_id, window, NOTHING_SAID, [piece] * num_passages, [len(piece)] * num_passages, sizes)
 
@@ -190,15 +191,20 @@ class PromptBuilder:
             Piece(query_line, is_data=True) if piece.kind == "query" else Piece(piece.text, is_data=False)
             for piece in pieces
         ]
-        heads = [self._template.passage_head(number) for number in range(num_passages)]
-        before = self.tokens.encode_pieces([*as_pieces[:place], Piece(heads[0], is_data=False)])
+        first_head = Piece(self._template.passage_head(0), is_data=False)
+        before = self.tokens.encode_pieces([*as_pieces[:place], first_head])
         scored = self.tokens.encode_data([query_line])[0] if self._template.scores_query else np.empty(0, np.int32)
         return _Frame(
             before=np.concatenate([self._bos, before]),
-            heads=tuple(self.tokens.encode_data(heads[1:])),
+            heads=self._heads(num_passages),
             after=np.concatenate([self.tokens.encode_pieces(as_pieces[place + 1 :]), scored]),
             num_scored_tokens=len(scored),
         )
+
+    def _encode_heads(self, num_passages: int) -> tuple[np.ndarray, ...]:
+        """Of the passages after the first; the same for every query."""
+        heads = [self._template.passage_head(number) for number in range(1, num_passages)]
+        return tuple(self.tokens.encode_data(heads))
 
     def _check_thinking(self) -> str:
         """What of the model's turn stands in every prompt: nothing, or an opened think block.

@@ -24,21 +24,23 @@ class Priors:
         """What to take off; None where nothing is."""
         return self._by_size.get(num_passages)
 
+    def is_missing(self, sizes: Set[int]) -> bool:
+        """Whether the recipe calibrates, and one of the sizes was never asked about."""
+        return self._recipe.calibrates and not sizes <= self._by_size.keys()
+
     def learn(self, engine: Engine, sizes: Set[int]) -> None:
-        """Asks about the sizes that are not known yet, if the recipe calibrates.
+        """Asks about the sizes that are not known yet.
 
         Raises:
             EngineError: see `Engine.generate`.
         """
         missing = sorted(sizes - self._by_size.keys())
-        if not self._recipe.calibrates or not missing:
-            return
         asking = self._recipe.main
         prompts = [asking.builder.build_content_free(f"content-free/{num}", num, asking.sizes) for num in missing]
         limits = engine.info.limits
-        budget = batch_budget(limits, self._recipe.headroom_share, one_token_answers=True, batch_loads=1)
+        budget = batch_budget(limits, self._recipe.packing.headroom_share, one_token_answers=True, batch_loads=1)
         for batch in pack(prompts, limits, budget):
-            generations, _ = engine.generate(batch, meanwhile=lambda: None)
+            generations, _ = engine.generate(batch)
             for prompt, generation in zip(batch.prompts, generations, strict=True):
                 logprobs = generation.logprobs or ()
                 floor = min((value for value in logprobs if value is not None), default=0.0)

@@ -55,7 +55,7 @@ def ask_canaries(pairs: Sequence[CanaryPair], recipe: Recipe, engine: Engine) ->
     answered = []
     for asking in recipe.askings.values():
         prompts = [prompt for pair in pairs for prompt in _prompts(asking, pair)]
-        outcomes = _ask(prompts, asking, engine, recipe.headroom_share)
+        outcomes = _ask(prompts, asking, engine, recipe.packing.headroom_share)
         for number, pair in enumerate(pairs):
             margin = _margin(outcomes[2 * number], outcomes[2 * number + 1])
             answered.append(CanaryAnswer(f"{asking.builder.decode_mode}/{pair.name}", margin, passed=margin > 0))
@@ -85,7 +85,7 @@ def wrong_canaries(answered: Sequence[CanaryAnswer]) -> str:
 
 def _prompts(asking: Asking, pair: CanaryPair) -> list[Prompt]:
     builder, sizes = asking.builder, asking.sizes
-    pieces = builder.encode_passages([None, None], [pair.relevant, pair.irrelevant])
+    pieces = builder.encode_passages([None, None], [pair.relevant, pair.irrelevant]).split()
     cut = [piece[: sizes.max_passage_tokens] for piece in pieces]
     question = asking.question
     orders = [(RELEVANT,), (IRRELEVANT,)] if question == "judge" else [(RELEVANT, IRRELEVANT), (IRRELEVANT, RELEVANT)]
@@ -108,7 +108,7 @@ def _ask(prompts: Sequence[Prompt], asking: Asking, engine: Engine, headroom_sha
     budget = batch_budget(limits, headroom_share, one_token_answers=one_token, batch_loads=1)
     outcomes = []
     for batch in pack(prompts, limits, budget):
-        generations, _ = engine.generate(batch, meanwhile=lambda: None)
+        generations, _ = engine.generate(batch)
         for prompt, generation in zip(batch.prompts, generations, strict=True):
             outcomes.append(read_generation(asking.builder, prompt, generation).outcome)
     return outcomes

@@ -1,6 +1,6 @@
-"""Ranks the queries in flight: pack what is ready, ask, read, and commit while the engine is at the next batch.
+"""Ranks the queries in flight: asks what is ready as far as the engine has room, reads, and commits what is whole.
 
-    open windows -> prompts -> batch -> engine -> outcomes -> strategies -> more open windows, or final orders
+    open windows -> prompts -> engine -> outcomes -> strategies -> more open windows, or final orders
 
 Resuming is the same loop: stored outcomes are replayed first, and only windows without one are asked. Knows nothing
 of files, schedules or Prefect.
@@ -19,16 +19,17 @@ import pyarrow as pa
 from tasks.answer.outcomes import Reading, read_generation
 from tasks.answer.scores import ScoredDocs, first_stage_docs, ranking_status, score_docs
 from tasks.errors import EngineError, EngineLost
-from tasks.generate.generations import Engine, Generation
+from tasks.generate.generations import BatchStats, Engine, Generation
 from tasks.keep.tables import SCHEMAS, BatchId, BatchRows, batch_row, promptless_batch_row
-from tasks.pack.batches import Batch, BatchPacker, split
-from tasks.pack.kv_budget import batch_budget
+from tasks.pack.batches import Batch, split
 from tasks.prompt.prompts import Prompt
 from tasks.rank.calibration import Priors
+from tasks.rank.dispatch import Asked, Dispatch
 from tasks.rank.lists import list_depth, list_digests, list_doc_ids, list_span
 from tasks.rank.recipe import Recipe
 from tasks.read.staging import StagedInput
 from tasks.schedule.rankings import RankingInProgress, WindowKey
+from tasks.schedule.ready import OpenWindow, ReadyWindows
 from tasks.schedule.windows import Outcome, Window
 
 logger = logging.getLogger(__name__)
@@ -45,20 +46,19 @@ class StoredOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWindow:
-    """A window that is ready to be asked."""
+class LostBatch:
+    """Prompts that an engine was lost with, to be asked by themselves."""
 
-    ranking: RankingInProgress
-    key: WindowKey
-    window: Window
+    batch: Batch
+    asked: tuple[Asked, ...]  # in the same order
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A batch, and the windows that its prompts ask, in the same order."""
+class Read:
+    """What came of a prompt: the window's reading, and whether it was the last that its query needed."""
 
-    batch: Batch
-    windows: tuple[OpenWindow, ...]
+    reading: Reading
+    ends_query: bool
 
 
 class Commits(Protocol):
@@ -69,7 +69,11 @@ class Commits(Protocol):
         ...
 
     def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
-        """Makes the batch durable."""
+        """Begins to make the batch durable, after those that came before."""
+        ...
+
+    def flush(self) -> None:
+        """Waits until all that was committed is durable."""
         ...
 
 
@@ -80,13 +84,14 @@ class Cohort:
         self._staged = staged
         self._recipe = recipe
         self._ledger = ledger
-        self._ready: deque[OpenWindow] = deque()
-        self._prompts: dict[str, Prompt] = {}  # built, but left over by a full batch
+        self._ready = ReadyWindows()
+        self._prompts: dict[str, Prompt] = {}  # built, but not admitted yet
+        self._read: dict[str, Read] = {}  # by request_id, until the batch closes
         self._unasked: list[dict[str, Any]] = []  # rankings rows of queries that cannot be ranked
         self._finished: list[RankingInProgress] = []  # final before any call
         self._priors = Priors(recipe)
         self._credited: dict[int, int] = {}  # query_index -> windows of its bound that are told as done
-        self._parts: deque[Asked] = deque()  # of a batch that an engine was lost with
+        self._parts: deque[LostBatch] = deque()
         self._set_aside: set[int] = set()  # query_index: an engine was lost with a prompt of theirs alone
         self._reuse_reasons: dict[int, str] = {}  # query_index -> why it is ranked although reuse was looked for
 
@@ -116,101 +121,190 @@ class Cohort:
         if ranking.is_done:
             self._finished.append(ranking)
         else:
-            self._ready += [OpenWindow(ranking, key, window) for key, window in ranking.open_windows()]
+            self._open(ranking, ranking.open_windows())
         return self._newly_done(ranking)
 
     @property
     def needs_engine(self) -> bool:
         """Whether any window is open."""
-        return bool(self._ready)
+        return len(self._ready) > 0
 
     def commit_unasked(self) -> None:
         """Commits the queries that need no call."""
         if not self._unasked and not self._finished:
             return
-        batch_id = self._ledger.next_id()
-        rows = BatchRows(batch_id)
+        rows = BatchRows()
         for ranking_row in self._unasked:
             rows.add_ranking(ranking_row)
         self._add_finished(rows, self._finished)
-        self._ledger.commit(batch_id, rows.tables(promptless_batch_row(batch_id, datetime.now(UTC))))
+        batch_id = self._ledger.next_id()
+        self._ledger.commit(batch_id, rows.tables(batch_id, promptless_batch_row(batch_id, datetime.now(UTC))))
+        self._unasked, self._finished = [], []
 
-    def rank(self, engine: Engine, on_windows: Callable[[int], None]) -> None:
-        """Asks until every query has its final order; `on_windows` is told how many of the expected windows are done.
+    @property
+    def num_in_flight(self) -> int:
+        """Queries that are not finished."""
+        return len(self._credited)
 
-        Each batch is committed while the engine is at the next one, and in any case before an error leaves here. One
-        that an engine is lost with is asked in halves, down to the prompt, whose query is set aside.
+    def rank(
+        self, engine: Engine, on_windows: Callable[[int], None], take_more: Callable[[], None] = lambda: None
+    ) -> None:
+        """Asks until every query has its final order.
+
+        Each batch is committed while the engine is at the next one, and in any case before an error leaves here. What
+        an engine is lost with is asked by itself, then in halves, down to the prompt, whose query is set aside.
+
+        Args:
+            engine: what is asked.
+            on_windows: told how many of the expected windows are done since.
+            take_more: called after answers came, and may add queries.
 
         Raises:
             EngineError, StoreError: what was committed stays.
         """
-        self._ready = deque(sorted(self._ready, key=lambda each: -each.ranking.num_candidates))  # long lists first
-        commit = Pending(self._ledger)
+        dispatch = Dispatch(engine, self._recipe.packing)
         try:
-            while self._parts or self._ready:
-                self._priors.learn(engine, self._ordered_sizes())
-                asked = self._next_asked(engine)
-                batch = asked.batch
-                try:
-                    generations, stats = engine.generate(batch, meanwhile=commit.flush)
-                except EngineLost as error:
-                    commit.flush()
-                    self._isolate(asked, engine, error)
-                    on_windows(sum(self._newly_done(ranking) for ranking in _distinct(asked.windows)))
-                    continue
-                commit.flush()
-                batch_id = self._ledger.next_id()
-                ordered = in_prompt_order(batch, generations, batch_id)
-                rows = BatchRows(batch_id)
-                self._read(asked, ordered, rows)
-                rows.add_steps(stats.steps)
-                rounds = [each.key.round for each in asked.windows]
-                commit.put(
-                    batch_id, rows.tables(batch_row(batch_id, batch, rounds, ordered, stats, engine.info.limits))
-                )
-                _log_batch(batch_id, batch, stats.engine_s, ordered)
-                on_windows(sum(self._newly_done(ranking) for ranking in _distinct(asked.windows)))
+            while self._parts or self._ready or not dispatch.is_empty:
+                on_windows(self._ask_part(engine) if self._parts else self._go_on(engine, dispatch))
+                take_more()
         finally:
-            commit.flush()
+            self._ledger.flush()
 
-    def _ordered_sizes(self) -> set[int]:
-        return {len(each.window.docs) for each in self._ready if each.window.question == "order"}
+    def _go_on(self, engine: Engine, dispatch: Dispatch) -> int:
+        """Gives the engine work, commits while it is at that, and takes what it answers; returns windows done since."""
+        try:
+            self._admit(engine, dispatch)
+            self._commit_closed(engine, dispatch)
+            landed = [] if dispatch.is_idle else dispatch.collect()
+        except EngineLost as error:
+            self._recover(dispatch, engine, error)
+            return 0
+        for asked, generation in landed:
+            self._take(asked, generation)
+        return sum(self._newly_done(ranking) for ranking in _distinct(asked for asked, _ in landed))
 
-    def _next_asked(self, engine: Engine) -> Asked:
-        return self._parts.popleft() if self._parts else self._next_batch(engine)
+    def _admit(self, engine: Engine, dispatch: Dispatch) -> None:
+        """Gives the engine what it has room for."""
+        if self._priors.is_missing(self._ready.order_sizes):
+            if not dispatch.is_idle:
+                return  # they are asked alone
+            self._priors.learn(engine, self._ready.order_sizes)
+        while (kind := self._ready.kind_after(one_token=dispatch.one_token)) is not None:
+            each = self._ready.first(one_token=kind)
+            assert each is not None, kind
+            request_id, prompt = self._prompt_of(each)
+            if not dispatch.offer(Asked(prompt, each)):
+                break
+            self._ready.pop(one_token=kind)
+            del self._prompts[request_id]
+        dispatch.send()
 
-    def _isolate(self, asked: Asked, engine: Engine, error: EngineLost) -> None:
+    def _commit_closed(self, engine: Engine, dispatch: Dispatch) -> None:
+        for batch in dispatch.closed():
+            self._commit(engine, batch.batch(), batch.answered, batch.stats())
+
+    def _commit(
+        self, engine: Engine, batch: Batch, answered: Sequence[tuple[Asked, Generation]], stats: BatchStats
+    ) -> None:
+        rows = BatchRows()
+        for asked, generation in answered:
+            read = self._read.pop(asked.prompt.request_id)
+            ranking = asked.window.ranking
+            query_id = self._staged.query_ids[ranking.query_index]
+            rows.add_window(query_id, asked.window.key, asked.prompt, generation, read.reading)
+            if read.ends_query:
+                self._add_finished(rows, [ranking])
+        rows.add_steps(stats.steps)
+        batch_id = self._ledger.next_id()
+        rounds = [asked.window.key.round for asked, _ in answered]
+        generations = [generation for _, generation in answered]
+        driver = self._recipe.packing.driver
+        row = batch_row(batch_id, batch, driver, rounds, generations, stats, engine.info.limits)
+        self._ledger.commit(batch_id, rows.tables(batch_id, row))
+        _log_batch(batch_id, batch, stats.engine_s, generations)
+
+    def _take(self, asked: Asked, generation: Generation) -> None:
+        """Reads an answer, and moves its query on."""
+        window, ranking = asked.window, asked.window.ranking
+        builder = self._recipe.askings[window.window.question].builder
+        prior = self._priors.of(len(window.window.docs)) if window.window.question == "order" else None
+        reading = read_generation(builder, asked.prompt, generation, prior)
+        self._open(ranking, ranking.answer(window.key, reading.outcome))
+        self._read[asked.prompt.request_id] = Read(reading, ends_query=ranking.is_done)
+
+    def _open(self, ranking: RankingInProgress, windows: Iterable[tuple[WindowKey, Window]]) -> None:
+        for key, window in windows:
+            form = self._recipe.askings[window.question].builder.answers.form(window)
+            self._ready.push(OpenWindow(ranking, key, window), one_token=form.max_tokens == 1)
+
+    def _recover(self, dispatch: Dispatch, engine: Engine, error: EngineLost) -> None:
+        """After an engine was lost: what it was at is asked by itself, the rest again in its turn.
+
+        Raises:
+            EngineLost: it was asked often enough, and prompts are not to be set aside.
+        """
+        lost = dispatch.lose()
+        self._commit_closed(engine, dispatch)
+        for asked in lost.untouched:
+            self._prompts[asked.prompt.request_id] = asked.prompt
+            self._ready.push(asked.window, one_token=asked.prompt.max_tokens == 1)
+        tries = self._recipe.packing.max_engine_starts - 1  # one is used up
+        parts = [_lost_batch(suspects, engine) for suspects in lost.suspects]
+        if tries == 0 and (len(parts) == 1 or not self._recipe.packing.max_poison_prompts):
+            self._isolate(parts[0], engine, error)
+            return
+        logger.warning(
+            "engine lost with %d prompts, starting another: %s", sum(len(each.asked) for each in parts), error
+        )
+        self._parts += parts
+
+    def _ask_part(self, engine: Engine) -> int:
+        """Asks prompts that an engine was lost with by themselves; returns how many windows are done since."""
+        part = self._parts.popleft()
+        tries = max(1, self._recipe.packing.max_engine_starts - 1) if part.batch.part_of is None else 1
+        try:
+            generations, stats = engine.generate(part.batch, tries)
+        except EngineLost as error:
+            self._isolate(part, engine, error)
+        else:
+            answered = list(zip(part.asked, generations, strict=True))
+            for each in answered:
+                self._take(*each)
+            self._commit(engine, part.batch, answered, stats)
+        return sum(self._newly_done(ranking) for ranking in _distinct(part.asked))
+
+    def _isolate(self, lost: LostBatch, engine: Engine, error: EngineLost) -> None:
         """Puts the halves of a lost batch next in turn; a prompt alone sets its query aside.
 
         Raises:
             EngineLost: prompts are not to be set aside.
             EngineError: they are more than may be.
         """
-        if not self._recipe.max_poison_prompts:
-            raise error
-        if len(asked.windows) == 1:
-            self._set_query_aside(asked.windows[0], error)
+        if not self._recipe.packing.max_poison_prompts:
+            starts = self._recipe.packing.max_engine_starts
+            raise EngineLost(f"{error} It was asked {starts} times, each time of a fresh engine.") from error
+        if len(lost.asked) == 1:
+            self._set_query_aside(lost.asked[0].window, error)
             return
-        halves = split(asked.batch, engine.info.limits)
+        halves = split(lost.batch, engine.info.limits)
         middle = len(halves[0].prompts)
-        logger.warning("engine lost with %d prompts, asking them in halves: %s", len(asked.windows), error)
-        self._parts.extendleft([Asked(halves[1], asked.windows[middle:]), Asked(halves[0], asked.windows[:middle])])
+        logger.warning("engine lost with %d prompts, asking them in halves: %s", len(lost.asked), error)
+        self._parts.extendleft([LostBatch(halves[1], lost.asked[middle:]), LostBatch(halves[0], lost.asked[:middle])])
 
     def _set_query_aside(self, window: OpenWindow, error: EngineLost) -> None:
         """Commits the query in first-stage order and drops its other windows, which may kill the engine too."""
         ranking = window.ranking
         self._set_aside.add(ranking.query_index)
-        request_id, most = self._request_id(window), self._recipe.max_poison_prompts
+        request_id, most = self._request_id(window), self._recipe.packing.max_poison_prompts
         if len(self._set_aside) > most:
             raise EngineError(
                 f"{error} It was lost with prompts of {len(self._set_aside)} queries one by one, the last is "
                 f"{request_id}, and [packing] max_poison_prompts = {most}: the fault is the engine's."
             )
         logger.warning("request_id=%s set aside, its query keeps first-stage order: %s", request_id, error)
-        self._ready = deque(each for each in self._ready if each.ranking is not ranking)
+        self._ready.drop(ranking)
         self._parts = deque(kept for each in self._parts if (kept := _without(each, ranking)) is not None)
-        batch_id = self._ledger.next_id()
-        rows = BatchRows(batch_id)
+        rows = BatchRows()
         rows.add_ranking(
             self._ranking_row(
                 ranking.query_index,
@@ -221,7 +315,8 @@ class Cohort:
             )
         )
         self._add_scores(rows, ranking.query_index, first_stage_docs(ranking.num_candidates, ranking.depth))
-        tables = rows.tables(promptless_batch_row(batch_id, datetime.now(UTC)))
+        batch_id = self._ledger.next_id()
+        tables = rows.tables(batch_id, promptless_batch_row(batch_id, datetime.now(UTC)))
         quarantined = {
             "run_id": batch_id.run_id,
             "source": "queries",
@@ -232,25 +327,6 @@ class Cohort:
         self._ledger.commit(
             batch_id, tables | {"quarantine": pa.Table.from_pylist([quarantined], SCHEMAS["quarantine"])}
         )
-
-    def _next_batch(self, engine: Engine) -> Asked:
-        """Prompts whose answers are one token long and longer ones never share a batch: their budgets differ."""
-        limits = engine.info.limits
-        one_token = self._prompt_of(self._ready[0])[1].max_tokens == 1
-        budget = batch_budget(
-            limits,
-            self._recipe.headroom_share,
-            one_token_answers=one_token,
-            batch_loads=self._recipe.batch_loads,
-        )
-        packer, asked = BatchPacker(limits, budget), []
-        while self._ready:
-            request_id, prompt = self._prompt_of(self._ready[0])
-            if (prompt.max_tokens == 1) != one_token or not packer.try_add(prompt):
-                break
-            self._prompts.pop(request_id, None)
-            asked.append(self._ready.popleft())
-        return Asked(packer.close(), tuple(asked))
 
     def _prompt_of(self, each: OpenWindow) -> tuple[str, Prompt]:
         query_index, request_id = each.ranking.query_index, self._request_id(each)
@@ -271,17 +347,6 @@ class Cohort:
     def _request_id(self, each: OpenWindow) -> str:
         query_id = self._staged.query_ids[each.ranking.query_index]
         return f"{query_id}/{each.key.round}/{each.key.window_no}/{each.key.attempt}"
-
-    def _read(self, asked: Asked, generations: Sequence[Generation], rows: BatchRows) -> None:
-        for prompt, each, generation in zip(asked.batch.prompts, asked.windows, generations, strict=True):
-            builder = self._recipe.askings[each.window.question].builder
-            prior = self._priors.of(len(each.window.docs)) if each.window.question == "order" else None
-            reading: Reading = read_generation(builder, prompt, generation, prior)
-            rows.add_window(self._staged.query_ids[each.ranking.query_index], each.key, prompt, generation, reading)
-            opened = each.ranking.answer(each.key, reading.outcome)
-            self._ready += [OpenWindow(each.ranking, *window) for window in opened]
-            if each.ranking.is_done:
-                self._add_finished(rows, [each.ranking])
 
     def _add_finished(self, rows: BatchRows, rankings: Iterable[RankingInProgress]) -> None:
         for ranking in rankings:
@@ -321,59 +386,32 @@ class Cohort:
 
     def _newly_done(self, ranking: RankingInProgress) -> int:
         """Windows of the query's bound that were not told as done before; all of them once it has ended."""
-        most = self._recipe.schedule.strategy.bound(ranking.depth).num_windows
+        most = ranking.bound.num_windows
         has_ended = ranking.is_done or ranking.query_index in self._set_aside
         done = most if has_ended else min(ranking.num_final_windows, most)
-        newly = done - self._credited.get(ranking.query_index, 0)
-        self._credited[ranking.query_index] = done
+        newly = done - self._credited.pop(ranking.query_index, 0)
+        if not has_ended:
+            self._credited[ranking.query_index] = done
         return newly
 
 
-class Pending:
-    """At most one batch that is read but not yet durable."""
-
-    def __init__(self, ledger: Commits) -> None:
-        self._ledger = ledger
-        self._batch: tuple[BatchId, dict[str, pa.Table]] | None = None
-
-    def put(self, batch_id: BatchId, tables: dict[str, pa.Table]) -> None:
-        """Keeps a batch for the next flush."""
-        self._batch = (batch_id, tables)
-
-    def flush(self) -> None:
-        """Commits what is kept, if anything."""
-        if self._batch is not None:
-            self._ledger.commit(*self._batch)
-            self._batch = None
+def _distinct(asked: Iterable[Asked]) -> list[RankingInProgress]:
+    return list({each.window.ranking.query_index: each.window.ranking for each in asked}.values())
 
 
-def _distinct(asked: Iterable[OpenWindow]) -> list[RankingInProgress]:
-    return list({each.ranking.query_index: each.ranking for each in asked}.values())
+def _lost_batch(asked: Sequence[Asked], engine: Engine) -> LostBatch:
+    limits = engine.info.limits
+    needed = sum(limits.needed_blocks(each.prompt.prompt_tokens, each.prompt.max_tokens) for each in asked)
+    return LostBatch(Batch(tuple(each.prompt for each in asked), needed, needed), tuple(asked))
 
 
-def _without(asked: Asked, ranking: RankingInProgress) -> Asked | None:
-    """A part of a lost batch without a query's windows; None if nothing is left."""
-    left = [number for number, each in enumerate(asked.windows) if each.ranking is not ranking]
+def _without(lost: LostBatch, ranking: RankingInProgress) -> LostBatch | None:
+    """Prompts that an engine was lost with, without a query's; None if nothing is left."""
+    left = [number for number, each in enumerate(lost.asked) if each.window.ranking is not ranking]
     if not left:
         return None
-    prompts = tuple(asked.batch.prompts[number] for number in left)
-    return Asked(replace(asked.batch, prompts=prompts), tuple(asked.windows[number] for number in left))
-
-
-def in_prompt_order(batch: Batch, generations: Sequence[Generation], batch_id: BatchId) -> list[Generation]:
-    """The generations by their request_id, never by position alone.
-
-    Raises:
-        EngineError: a prompt has none, or several, or one belongs to no prompt.
-    """
-    by_id = {generation.request_id: generation for generation in generations}
-    wanted = [prompt.request_id for prompt in batch.prompts]
-    if len(generations) != len(wanted) or by_id.keys() != set(wanted):
-        raise EngineError(
-            f"run {batch_id.run_id}, batch {batch_id.batch_no}: {len(generations)} answers for {len(wanted)} prompts, "
-            f"or answers for others; it is not committed. First prompt {wanted[0]}. Run the same command again."
-        )
-    return [by_id[request_id] for request_id in wanted]
+    prompts = tuple(lost.batch.prompts[number] for number in left)
+    return LostBatch(replace(lost.batch, prompts=prompts), tuple(lost.asked[number] for number in left))
 
 
 def _log_batch(batch_id: BatchId, batch: Batch, engine_s: float, generations: Sequence[Generation]) -> None:

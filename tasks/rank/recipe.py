@@ -32,6 +32,7 @@ from tasks.schedule.wrappers.consensus import Consensus
 from tasks.schedule.wrappers.truncate import Truncate
 from tasks.settings import (
     JointRankSettings,
+    PackingSettings,
     PairwiseSettings,
     Settings,
     SetwiseSettings,
@@ -70,9 +71,7 @@ class Recipe:
     schedule: Schedule
     askings: Mapping[Question, Asking]  # the strategy's own first
     calibrates: bool  # first_token: what a content-free prompt gets is taken off
-    headroom_share: float
-    batch_loads: int
-    max_poison_prompts: int
+    packing: PackingSettings
     digest: int = 0  # 64 bits over all that a ranking depends on beside its texts
 
     @property
@@ -125,9 +124,7 @@ def build_recipe(settings: Settings, model_folder: Path) -> Recipe:
         schedule=schedule,
         askings=askings,
         calibrates=strategy.calibrate == "content_free",
-        headroom_share=settings.packing.headroom_share,
-        batch_loads=settings.packing.batch_loads,
-        max_poison_prompts=settings.packing.max_poison_prompts,
+        packing=settings.packing,
     )
 
 

@@ -203,4 +203,5 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
 
 
 def _mapped(path: Path, dtype: str) -> np.ndarray:
-    return np.empty(0, dtype) if path.stat().st_size == 0 else np.memmap(path, dtype=dtype, mode="r")
+    """As a plain array: a slice of numpy's own class for mapped files takes ten times as long."""
+    return np.empty(0, dtype) if path.stat().st_size == 0 else np.asarray(np.memmap(path, dtype=dtype, mode="r"))

@@ -7,6 +7,7 @@ Knows nothing of tokenizers: the encoder is handed in.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +23,20 @@ LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
 
 
+class Encoded(Protocol):
+    """Passages as token ids, end to end."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """1D int32, all passages."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """1D int64, of each."""
+        ...
+
+
 class PassageEncoder(Protocol):
     """What staging needs of the model's tokenizer."""
 
@@ -29,8 +44,8 @@ class PassageEncoder(Protocol):
         """The tokens of each query as it stands in a prompt, int32; 0 for a blank one."""
         ...
 
-    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[np.ndarray]:
-        """The token ids, int32, of each passage as it stands in a prompt; empty for a blank text."""
+    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> Encoded:
+        """The token ids of each passage as it stands in a prompt; none for a blank text."""
         ...
 
 
@@ -52,23 +67,50 @@ def write_token_store(
     folder: Path, chunks: Iterator[TextChunk], encoder: PassageEncoder, max_passage_tokens: int
 ) -> dict[int, str]:
     """Encodes the chunks in order; returns, for each document that has no passage, its place and the reason."""
-    offsets, lengths, digests = array("q", [0]), array("i"), array("Q")  # 10^7 Python ints would be 280 MB a column
+    lengths, kept_lengths, digests = array("i"), array("i"), array("Q")  # 10^7 Python ints would be 280 MB a column
     reasons: dict[int, str] = {}
     with (folder / TOKENS_FILE).open("wb") as tokens_file:
-        for chunk in chunks:
-            passages = encoder.encode_passages(chunk.titles, [text or "" for text in chunk.texts])
-            for title, text, passage in zip(chunk.titles, chunk.texts, passages, strict=True):
-                if len(passage) == 0:
-                    reasons[len(lengths)] = "null document text" if text is None else "empty document text"
-                kept = passage[:max_passage_tokens]
-                tokens_file.write(kept.astype("<i4", copy=False).tobytes())
-                offsets.append(offsets[-1] + len(kept))
-                lengths.append(len(passage))
-                digests.append(text_digest(title, text))
-    np.save(folder / OFFSETS_FILE, np.frombuffer(offsets, np.int64))
+        for chunk, encoded in _encoded_ahead(chunks, encoder):
+            for place in np.flatnonzero(encoded.lengths == 0).tolist():
+                text = chunk.texts[place]
+                reasons[len(lengths) + place] = "null document text" if text is None else "empty document text"
+            kept = np.minimum(encoded.lengths, max_passage_tokens)
+            tokens_file.write(_cut(encoded, kept).astype("<i4", copy=False).tobytes())
+            lengths.frombytes(encoded.lengths.astype(np.int32).tobytes())
+            kept_lengths.frombytes(kept.astype(np.int32).tobytes())
+            digests.extend(text_digest(*each) for each in zip(chunk.titles, chunk.texts, strict=True))
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.frombuffer(kept_lengths, np.int32), out=offsets[1:])
+    np.save(folder / OFFSETS_FILE, offsets)
     np.save(folder / LENGTHS_FILE, np.frombuffer(lengths, np.int32))
     np.save(folder / DIGESTS_FILE, np.frombuffer(digests, np.uint64))
     return reasons
+
+
+def _encoded_ahead(chunks: Iterator[TextChunk], encoder: PassageEncoder) -> Iterator[tuple[TextChunk, Encoded]]:
+    """Reads and encodes the next chunk while this one is written: the tokenizer works outside of Python's lock."""
+
+    def encode_next() -> tuple[TextChunk, Encoded] | None:
+        chunk = next(chunks, None)
+        if chunk is None:
+            return None
+        return chunk, encoder.encode_passages(chunk.titles, [text or "" for text in chunk.texts])
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode") as thread:
+        ahead = thread.submit(encode_next)
+        while (encoded := ahead.result()) is not None:
+            ahead = thread.submit(encode_next)
+            yield encoded
+
+
+def _cut(encoded: Encoded, kept: np.ndarray) -> np.ndarray:
+    """The first `kept` ids of each passage, end to end."""
+    if np.array_equal(kept, encoded.lengths):
+        return encoded.ids
+    starts = np.cumsum(encoded.lengths) - encoded.lengths
+    places = np.arange(len(encoded.ids)) - np.repeat(starts, encoded.lengths)
+    cut: np.ndarray = encoded.ids[places < np.repeat(kept, encoded.lengths)]
+    return cut
 
 
 def open_token_store(folder: Path) -> TokenStore:

@@ -56,6 +56,7 @@ class RankingInProgress:
         self.num_final_windows = 0
         self.num_fallback_windows = 0  # of the final ones
         self.result: Ranked | None = None  # of the candidates within depth; None while windows are open
+        self.bound = schedule.strategy.bound(self.depth)  # the most that it can ask, retries left out
         self._retries = schedule.retries
         self._seed = schedule.seed.of(query_id)
         self._strategy = schedule.strategy.rounds(self.depth, self._seed)
@@ -72,6 +73,11 @@ class RankingInProgress:
     def num_rounds(self) -> int:
         """Rounds begun so far."""
         return self._round + 1
+
+    @property
+    def rounds_left(self) -> int:
+        """The most rounds that are still to come, the one in progress included."""
+        return max(1, self.bound.num_rounds - self._round)
 
     @property
     def is_done(self) -> bool:

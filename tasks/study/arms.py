@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from tasks.errors import ConfigError
-from tasks.generate.engine import engine_on_demand, engine_options
+from tasks.generate.process import engine_on_demand, engine_options
 from tasks.keep.store import Store
 from tasks.night.night import find_night, open_night
 from tasks.night.ranking import OnProgress
@@ -69,6 +69,7 @@ class Arm:
             "engine.max_num_seqs": self.max_num_seqs,
             "engine.enable_prefix_caching": self.enable_prefix_caching,
             "packing.cohort_queries": self.queries_at_once or ALL_AT_ONCE,
+            "packing.driver": "generate",  # all prompts wait inside the engine, where queue time is measured
             "packing.batch_loads": ALL_AT_ONCE,
             "packing.timeline": True,
             "checks.canary": "off",

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.generate.engine import engine_on_demand, engine_options
+from tasks.generate.process import engine_on_demand, engine_options
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.answer.outcomes import read_generation
 from tasks.environment import STATE, engine_environment
-from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.generate.process import EngineOptions, engine_on_demand
 from tasks.pack.batches import Batch
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
@@ -55,13 +55,13 @@ def recipe_of(tmp_path):
 
 
 def build(asking, window, query=QUERY):
-    pieces = asking.builder.encode_passages([None] * len(PASSAGES), PASSAGES)
+    pieces = asking.builder.encode_passages([None] * len(PASSAGES), PASSAGES).split()
     shown = [pieces[doc] for doc in window.docs]
     return asking.builder.build("q/0/0/0", window, query, shown, [len(piece) for piece in shown], asking.sizes)
 
 
 def ask(engine, *prompts):
-    generations, _ = engine.generate(Batch(prompts, 0, 0), lambda: None)
+    generations, _ = engine.generate(Batch(prompts, 0, 0))
     return generations
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.environment import STATE, engine_environment
-from tasks.generate.engine import EngineOptions, engine_on_demand
+from tasks.generate.process import EngineOptions, engine_on_demand
 from tasks.night.night import run_night
 from tasks.night.request import NightRequest, prepare_night
 from tasks.night.runs import store_of
@@ -53,7 +53,9 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     builder, sizes = asking.builder, asking.sizes
     prompts = []
     for number in range(9):
-        passages = builder.encode_passages([None] * 20, [make_text(number * 20 + place, 3) for place in range(20)])
+        passages = builder.encode_passages(
+            [None] * 20, [make_text(number * 20 + place, 3) for place in range(20)]
+        ).split()
         window = Window(tuple(range(20)))
         prompts.append(
             builder.build(f"q{number}", window, make_text(number, 3), passages, [len(each) for each in passages], sizes)
@@ -69,9 +71,9 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     with engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as engine:
         limits = engine.info.limits
         everything = Batch(tuple(prompts), needed_blocks=0, block_budget=0)
-        plain, _ = engine.generate(everything, lambda: None)
+        plain, _ = engine.generate(everything)
         budget = batch_budget(limits, 0.02, one_token_answers=False, batch_loads=4)
-        ours = [each for batch in pack(prompts, limits, budget) for each in engine.generate(batch, lambda: None)[0]]
+        ours = [each for batch in pack(prompts, limits, budget) for each in engine.generate(batch)[0]]
 
     assert (limits.num_gpu_blocks, limits.block_size) == (22, 128)
     assert sum(each.num_preemptions for each in plain) > 0

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import ConfigError
-from tasks.generate.engine import engine_options
+from tasks.generate.process import engine_options
 from tasks.night.night import run_night
 from tasks.night.request import NightRequest, prepare_night
 from tasks.night.runs import store_of

@@ -42,7 +42,7 @@ def build(asking, num_passages, num_words=400, query="why is the moon round?"):
     """A prompt of the given number of passages, all of them too long."""
     pieces = asking.builder.encode_passages(
         [None] * num_passages, [make_text(n, num_words) for n in range(num_passages)]
-    )
+    ).split()
     cut = [piece[: asking.sizes.max_passage_tokens] for piece in pieces]
     window = Window(tuple(range(num_passages)), asking.question)
     return asking.builder.build("q/0/0/0", window, query, cut, [len(piece) for piece in pieces], asking.sizes)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tasks.database import DatabaseLimits
 from tasks.errors import ConfigError, InputError
+from tasks.prompt.tokens import EncodedTexts
 from tasks.read.candidates import CandidateLimits
 from tasks.read.staging import open_night_input, stage_input
 from tasks.settings import InputSettings
@@ -31,10 +32,12 @@ class WordTokens:
         return np.array([len(text.split()) for text in texts], np.int32)
 
     def encode_passages(self, titles, texts):
-        return [
-            np.arange(len(f"{title or ''} {text}".split()) if text.strip() else 0, dtype=np.int32)
+        lengths = [
+            len(f"{title or ''} {text}".split()) if text.strip() else 0
             for title, text in zip(titles, texts, strict=True)
         ]
+        ids = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        return EncodedTexts(ids, np.array(lengths, np.int64))
 
 
 def stage(tmp_path, paths, *, limits=None, max_passage_tokens=256, **inputs):

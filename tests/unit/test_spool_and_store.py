@@ -58,7 +58,7 @@ def make_tables(batch_no, num_scores=2):
         ],
         SCHEMAS["scores"],
     )
-    return BatchRows(batch_id).tables(row) | {"scores": scores}
+    return BatchRows().tables(batch_id, row) | {"scores": scores}
 
 
 def make_run(**given):

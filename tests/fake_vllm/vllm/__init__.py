@@ -7,6 +7,7 @@ JSON object in the environment:
     log            file to which every prompt is appended, one JSON line a request
     batch_s        seconds that a call takes
     start_error    what is raised while the model loads; each try adds a line to `log`.starts
+    step_cost_s    [a, b, c]: every step takes a + b * tokens + c * sequences seconds, decoding steps included
     die_at         batch number (from 0, over all starts; counted in `log`.count) in which the process ends
     hang_at        batch number in which the call never returns
     die_on         the process ends when a prompt of a call has this text in it
@@ -19,8 +20,12 @@ JSON object in the environment:
     thoughts       how many words of a think block come before an answer in a prompt that opened one
     max_concurrency, num_gpu_blocks, block_size
 
-A call runs in steps, as vLLM's does: each schedules waiting prompts up to max_num_seqs and max_num_batched_tokens, all of
-one prompt at once, and tells the stat loggers if the engine was asked for iteration details.
+A batch is a call of `generate`; for those who use `add_request` and `step`, a step that begins new prompts.
+
+Both run in steps, as vLLM's do: each gives every sequence that decodes its next token, then begins waiting prompts as far
+as max_num_seqs, max_num_batched_tokens and the blocks allow, all of one prompt at once, and tells the stat loggers if the
+engine was asked for iteration details. A sequence keeps the blocks of its prompt and whole answer from the start, so
+nothing is ever preempted.
 """
 
 import hashlib
@@ -28,6 +33,7 @@ import json
 import os
 import re
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,6 +62,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    output_kind: object = None
 
 
 def TokensPrompt(prompt_token_ids):
@@ -67,26 +74,43 @@ class _StatLoggers:
     stat_loggers: list = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class _Sequence:
+    request_id: str
+    ids: list
+    params: SamplingParams
+    output: object = None  # what it will have said
+    tokens_left: int = 1
+    num_blocks: int = 0
+
+
 class _Scheduler:
     def __init__(self, args, num_blocks, block_size):
-        self.waiting = []
+        self.waiting = deque()
+        self.running = []
         self.kv_cache_manager = SimpleNamespace(usage=0.0)
         self._max_num_seqs = args.max_num_seqs or 256
         self._max_tokens = args.max_num_batched_tokens or 8192
         self._usable, self._block_size = num_blocks - 1, block_size
 
     def schedule(self):
-        chosen = []
-        while self.waiting and len(chosen) < self._max_num_seqs:
-            if chosen and sum(chosen) + self.waiting[0] > self._max_tokens:
+        """The sequences that begin in this step."""
+        begun, tokens = [], len(self.running)
+        used = sum(each.num_blocks for each in self.running)
+        while self.waiting and len(self.running) + len(begun) < self._max_num_seqs:
+            each = self.waiting[0]
+            each.num_blocks = -(-(len(each.ids) + each.tokens_left) // self._block_size)
+            is_full = tokens + len(each.ids) > self._max_tokens or used + each.num_blocks > self._usable
+            if (begun or self.running) and is_full:
                 break
-            chosen.append(self.waiting.pop(0))
-        blocks = sum(-(-tokens // self._block_size) for tokens in chosen)
-        self.kv_cache_manager.usage = blocks / self._usable
-        return chosen
+            tokens += len(each.ids)
+            used += each.num_blocks
+            begun.append(self.waiting.popleft())
+        self.kv_cache_manager.usage = used / self._usable
+        return begun
 
     def get_request_counts(self):
-        return 0, len(self.waiting)
+        return len(self.running), len(self.waiting)
 
 
 class LLM:
@@ -105,12 +129,14 @@ class LLM:
         num_blocks = self._told.get("num_gpu_blocks", 4_000)
         concurrency = num_blocks / -(-args.max_model_len // block_size)
         self._last_ts = self._latest_ts = 0.0
+        self._is_call = False
         self._scheduler = _Scheduler(args, num_blocks, block_size)
         self._details = args.enable_logging_iteration_details
         self.llm_engine = SimpleNamespace(
             logger_manager=_StatLoggers(),
             engine_core=SimpleNamespace(engine_core=SimpleNamespace(scheduler=self._scheduler)),
-            step=self._step,
+            step=self._stream_step,
+            add_request=self._add_request,
             vllm_config=SimpleNamespace(
                 num_lookahead_tokens=0,
                 cache_config=SimpleNamespace(
@@ -128,9 +154,34 @@ class LLM:
 
     def generate(self, prompts, sampling_params, use_tqdm=True):
         for prompt, params in zip(prompts, sampling_params, strict=True):
-            length = len(prompt["prompt_token_ids"])
-            if length + params.max_tokens > self._max_model_len:
-                raise ValueError(f"prompt of {length} tokens is longer than max_model_len {self._max_model_len}")
+            self._check_length(prompt, params)
+        self._begin_batch(prompts, sampling_params)
+        self._last_ts = self._latest_ts
+        self._is_call = True
+        for number, (prompt, params) in enumerate(zip(prompts, sampling_params, strict=True)):
+            self._enqueue(_Sequence(str(number), prompt["prompt_token_ids"], params))
+        finished = {}
+        while self._scheduler.waiting or self._scheduler.running:
+            finished |= {each.request_id: each for each in self.llm_engine.step()}
+        self._is_call = False
+        return self._disturbed([finished[str(number)] for number in range(len(prompts))])
+
+    def _add_request(self, request_id, prompt, params):
+        self._check_length(prompt, params)
+        self._enqueue(_Sequence(request_id, prompt["prompt_token_ids"], params))
+
+    def _enqueue(self, sequence):
+        sequence.output = self._output(sequence.ids, sequence.params)
+        sequence.output.request_id, sequence.output.finished = sequence.request_id, True
+        sequence.tokens_left = len(sequence.output.outputs[0].token_ids)
+        self._scheduler.waiting.append(sequence)
+
+    def _check_length(self, prompt, params):
+        length = len(prompt["prompt_token_ids"])
+        if length + params.max_tokens > self._max_model_len:
+            raise ValueError(f"prompt of {length} tokens is longer than max_model_len {self._max_model_len}")
+
+    def _begin_batch(self, prompts, sampling_params):
         batch_no = self._count_batch()
         if batch_no is not None and self._told.get("die_at") == batch_no:
             os._exit(9)
@@ -139,12 +190,6 @@ class LLM:
         self._meet_poison([self._tokenizer.decode(prompt["prompt_token_ids"]) for prompt in prompts])
         time.sleep(self._told.get("batch_s", 0.0))
         self._log(prompts, sampling_params, batch_no)
-        self._last_ts = self._latest_ts
-        self._scheduler.waiting = [len(prompt["prompt_token_ids"]) for prompt in prompts]
-        while self._scheduler.waiting:
-            self.llm_engine.step()
-        outputs = [self._output(*each) for each in zip(prompts, sampling_params, strict=True)]
-        return self._disturbed(outputs)
 
     def _meet_poison(self, texts):
         for kind in ("die_on", "hang_on", "fail_on"):
@@ -158,21 +203,32 @@ class LLM:
     def reset_prefix_cache(self):
         return True
 
-    def _step(self):
-        scheduled = self._scheduler.schedule()
+    def _stream_step(self):
+        """The requests that end in this step."""
+        scheduler = self._scheduler
+        begun = scheduler.schedule()
+        if begun and not self._is_call:
+            self._begin_batch([{"prompt_token_ids": each.ids} for each in begun], [each.params for each in begun])
+        decoding, num_tokens = scheduler.running, sum(len(each.ids) for each in begun)
         details = SimpleNamespace(
-            num_ctx_requests=len(scheduled),
-            num_ctx_tokens=sum(scheduled),
-            num_generation_requests=0,
-            num_generation_tokens=0,
+            num_ctx_requests=len(begun),
+            num_ctx_tokens=num_tokens,
+            num_generation_requests=len(decoding),
+            num_generation_tokens=len(decoding),
         )
-        self._scheduler.kv_cache_manager.usage = 0.0  # one-token requests end in the step that schedules them
+        fixed_s, token_s, sequence_s = self._told.get("step_cost_s", (0.0, 0.0, 0.0))
+        sequences = decoding + begun
+        time.sleep(fixed_s + token_s * (num_tokens + len(decoding)) + sequence_s * len(sequences))
+        for each in sequences:
+            each.tokens_left -= 1
+        scheduler.running = [each for each in sequences if each.tokens_left > 0]
+        scheduler.kv_cache_manager.usage = 0.0  # one-token requests end in the step that schedules them
         stats = SimpleNamespace(iteration_details=details if self._details else None)
         for logger in self.llm_engine.logger_manager.stat_loggers:
             logger.record(stats, None)
+        return [each.output for each in sequences if each.tokens_left <= 0]
 
-    def _output(self, prompt, params):
-        ids = prompt["prompt_token_ids"]
+    def _output(self, ids, params):
         text, logprobs, num_tokens, token_ids, gaps = "", None, 1, None, []
         if params.logprob_token_ids is not None:
             logprobs = SimpleNamespace(
