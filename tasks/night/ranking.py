@@ -5,10 +5,12 @@ batch. Knows nothing of publishing.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,11 +23,12 @@ from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
 from tasks.night.request import PreparedNight
-from tasks.night.runs import compared
+from tasks.night.runs import earlier_run_of
 from tasks.pack.kv_budget import check_promise
 from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
 from tasks.rank.cohort import Cohort, StoredOutcome
 from tasks.rank.lists import list_depth
+from tasks.rank.recipe import Recipe
 from tasks.rank.reuse import EarlierRun, Standing, find_standings
 from tasks.rank.sizes import num_windows_of, size_of
 from tasks.read.staging import StagedInput
@@ -35,7 +38,10 @@ from tasks.schedule.windows import Outcome
 logger = logging.getLogger(__name__)
 
 LOW_ID_MASS = 0.5  # of the probability at an answer's first token
-SHARD = 0  # the only one of an unsharded run
+ENGINE_COLUMNS = (  # of runs, as the engine reports them
+    *("device", "dtype", "enable_prefix_caching"),
+    *("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+)
 NOT_LOOKED_FOR = Standing(reuse_reason=None, scores_run_id=None)
 
 CANARY_ADVICE = (
@@ -46,14 +52,39 @@ CANARY_ADVICE = (
 OnProgress = Callable[[int, int], None]  # windows done, windows in all
 
 
-class RankStage:
-    """The ranking of one run's staged queries."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a run is ranked, all of it or one shard, and where that keeps its files."""
 
-    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput) -> None:
+    shard: int
+    spool: Spool
+    earlier: EarlierRun | None  # whose rows may be reused
+    scratch: Path  # of the engine
+    log_path: Path
+    on_begun: Callable[[], None]  # told when the engine is noted and the canaries have answered
+
+
+def whole_run(prepared: PreparedNight, run_id: str, store: Store) -> Part:
+    """The one part of a run without shards."""
+    return Part(
+        shard=0,
+        spool=Spool(prepared.settings.spool_folder, run_id),
+        earlier=earlier_run_of(prepared, store, run_id),
+        scratch=prepared.work_folder / "tmp" / store.path.stem,
+        log_path=prepared.work_folder / "logs" / f"{run_id}.engine.log",
+        on_begun=lambda: None,
+    )
+
+
+class RankStage:
+    """The ranking of one part of a run's queries, which are staged."""
+
+    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput, part: Part) -> None:
         self.prepared = prepared
         self.run_id = run_id
         self.store = store
         self._staged = staged
+        self._part = part
         self._has_begun = False
         self._is_engine_noted = False
 
@@ -69,16 +100,15 @@ class RankStage:
         """
         staged = self._staged
         settings = self.prepared.settings
-        spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
-        ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
+        part = self._part
+        ledger = Ledger(self.store, part.spool, self.run_id, part.shard, settings.store.load_every_s)
         self._require_space_to_rank(staged)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
-        earlier = self._earlier_run()
         with self._engine(engine) as asked:
             for first in range(0, staged.num_queries, settings.packing.cohort_queries):
                 last = min(first + settings.packing.cohort_queries, staged.num_queries)
-                cohort = self._fill_cohort(ledger, range(first, last), earlier, progress)
+                cohort = self._fill_cohort(ledger, range(first, last), progress)
                 cohort.commit_unasked()
                 if cohort.needs_engine:
                     self._begin_asking(asked)
@@ -102,14 +132,8 @@ class RankStage:
         rows = quarantine_rows(self.run_id, self._staged.quarantine)
         ledger.commit(batch_id, tables | {"quarantine": rows})
 
-    def _earlier_run(self) -> EarlierRun | None:
-        """The run whose rows may be reused, as it was chosen when the run began; None where there is none."""
-        row = self.store.find_run(self.run_id)
-        found = None if row is None or row["reuse_run_id"] is None else self.store.find_run(row["reuse_run_id"])
-        return None if found is None else compared(self.prepared, found)
-
-    def _fill_cohort(self, ledger: Ledger, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> Cohort:
-        staged, recipe = self._staged, self.prepared.recipe
+    def _fill_cohort(self, ledger: Ledger, queries: range, progress: "_Progress") -> Cohort:
+        staged, recipe, earlier = self._staged, self.prepared.recipe, self._part.earlier
         cohort = Cohort(staged, recipe, ledger)
         span = {
             "run_id": self.run_id,
@@ -139,8 +163,7 @@ class RankStage:
             yield engine
             return
         settings = self.prepared.settings
-        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
-        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
+        options = engine_options(settings, self._part.scratch, self._part.log_path)
         with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
             yield own
 
@@ -152,7 +175,10 @@ class RankStage:
         info = engine.info
         if not self._is_engine_noted:
             self._note_engine(info)
-        self._ask_canaries(engine)
+        try:
+            self._ask_canaries(engine)
+        finally:
+            self._part.on_begun()
 
     def _ask_canaries(self, engine: Engine) -> None:
         """Asks the pairs whose order is known.
@@ -164,9 +190,7 @@ class RankStage:
         if policy == "off":
             return
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
-        rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
-        recipe = pa.repeat(pa.scalar(self.prepared.recipe.digest, pa.uint64()), len(rows))
-        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows).append_column("recipe_digest", recipe))
+        note_canaries(self.store, self.run_id, [asdict(each) for each in answered], self.prepared.recipe)
         wrong = wrong_canaries(answered)
         if wrong and policy == "stop":
             raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
@@ -183,36 +207,8 @@ class RankStage:
             prompt_tokens, max_tokens = self.prepared.recipe.largest_need
             check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
         self._is_engine_noted = True
-        self._warn_of_another_engine(info)
-        limits = info.limits
-        self.store.update(
-            "note_engine",
-            {
-                "run_id": self.run_id,
-                "device": info.device,
-                "dtype": info.dtype,
-                "enable_prefix_caching": info.enable_prefix_caching,
-                "num_gpu_blocks": limits.num_gpu_blocks,
-                "block_size": limits.block_size,
-                "max_num_seqs": limits.max_num_seqs,
-                "max_num_batched_tokens": limits.max_num_batched_tokens,
-            },
-        )
-        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
-
-    def _warn_of_another_engine(self, info: EngineInfo) -> None:
-        """A run taken up again keeps what an earlier start was answered: not always what this engine would say."""
-        (before,) = self._rows("run/find_run").to_pylist()
-        for name in ("device", "dtype", "enable_prefix_caching"):
-            found = getattr(info, name)
-            if before[name] is not None and before[name] != found:
-                logger.warning(
-                    "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
-                    self.run_id,
-                    name,
-                    found,
-                    before[name],
-                )
+        note_engine(self.store, self.run_id, _engine_columns(info))
+        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, info.limits)
 
     def _warn_of_low_id_mass(self) -> None:
         """Where the model wants to say something else than an identifier, its order of them means little."""
@@ -227,6 +223,36 @@ class RankStage:
 
     def _rows(self, name: str) -> pa.Table:
         return self.store.query(name, {"run_id": self.run_id})
+
+
+def note_engine(store: Store, run_id: str, columns: Mapping[str, Any]) -> None:
+    """Stores what an engine reported, ENGINE_COLUMNS.
+
+    A run taken up again keeps what an earlier start was answered: not always what this engine would say.
+    """
+    (before,) = store.query("run/find_run", {"run_id": run_id}).to_pylist()
+    for name in ("device", "dtype", "enable_prefix_caching"):
+        if before[name] is not None and before[name] != columns[name]:
+            logger.warning(
+                "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                run_id,
+                name,
+                columns[name],
+                before[name],
+            )
+    store.update("note_engine", {"run_id": run_id} | {name: columns[name] for name in ENGINE_COLUMNS})
+
+
+def note_canaries(store: Store, run_id: str, answered: Sequence[Mapping[str, Any]], recipe: Recipe) -> None:
+    """Stores what the canaries answered: pair, margin, passed."""
+    rows = pa.Table.from_pylist([{**each, "run_id": run_id} for each in answered])
+    digests = pa.repeat(pa.scalar(recipe.digest, pa.uint64()), len(answered))
+    store.replace_canaries(run_id, rows.append_column("recipe_digest", digests))
+
+
+def _engine_columns(info: EngineInfo) -> dict[str, Any]:
+    told = asdict(info)
+    return {name: told[name] if name in told else told["limits"][name] for name in ENGINE_COLUMNS}
 
 
 class _Progress:

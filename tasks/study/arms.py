@@ -71,6 +71,7 @@ class Arm:
             "packing.cohort_queries": self.queries_at_once or ALL_AT_ONCE,
             "packing.batch_loads": ALL_AT_ONCE,
             "packing.timeline": True,
+            "packing.shards": 1,
             "checks.canary": "off",
             "checks.max_fallback_share": 1.0,
             "checks.max_partial_share": 1.0,
