@@ -213,12 +213,12 @@ class Store:
             shard: of the run.
             is_own: tells which query ids are the shard's.
         """
-        shard_of_run = {"run_id": run_id, "shard": shard}
+        gone = pa.table({"run_id": [run_id], "shard": [shard]})
         with self.unit_of_work() as database, database.transaction():
             queries = database.query("resume/list_queries", {"run_id": run_id})
             own = queries.filter(is_own(queries.column("query_id").combine_chunks()))
             database.execute("resume/delete_torn_queries", tables={"torn": own})
-            database.execute("resume/delete_shard", shard_of_run, {"torn": own})
+            database.execute("resume/delete_shard", tables={"torn": own, "gone": gone})
 
     def next_batch_no(self, run_id: str, shard: int) -> int:
         """The first free batch number; the spool must have been loaded."""

@@ -1,12 +1,11 @@
 """A night in shards: the rows of one without, only what is missing ranked again, nothing asked or kept twice."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -14,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import AlreadyRunning, CanaryFailed, ConfigError, EngineError, InputError, StoreError
+from tasks.errors import AlreadyRunning, ConfigError, StoreError
 from tasks.keep.shards import ShardFolder, shard_of
 from tasks.night import shard_stage
 from tasks.night.night import open_night, run_night
 from tasks.night.request import NightRequest, prepare_night
 from tasks.night.shard import rank_shard
+from tasks.night.shard_stage import ranks_in_turn
 from tests.makers import FAKE_VLLM, ROOT, asked, make_inputs, make_settings, select, value
 
 pytestmark = pytest.mark.slow
@@ -32,24 +32,13 @@ ROWS = {
     "outcomes": "query_id, round, window_no, attempt",
     "quarantine": "source, query_id, doc_id",
 }
-TIMES = ("queue_s", "prefill_s", "ttft_s", "tpot_s", "e2el_s", "shard", "batch_no", "run_id", "scores_run_id")
-
-
-@pytest.fixture
-def night(tmp_path, model_folder, fake_vllm):
-    """Prepares a night; what is wrong with its input is the same each time."""
-    fake_vllm(log=str(tmp_path / "asked"))
-
-    def make(folder, *, shards=2, day=29, request=(), **settings):
-        inputs = make_inputs(tmp_path / "in", LISTS)
-        spoil(tmp_path / "in")
-        values = {name.replace("__", "."): value for name, value in settings.items()} | {"packing.shards": shards}
-        (tmp_path / folder).mkdir(exist_ok=True)
-        limits = {"checks.max_unmatched_share": 0.9, "checks.max_quarantined_share": 0.9}
-        config = make_settings(tmp_path / folder, model_folder, inputs | limits | values)
-        return prepare_night(NightRequest(config=config, night=date(2026, 11, day), **dict(request)))
-
-    return make
+OTHERWISE = {"queue_s", "prefill_s", "ttft_s", "tpot_s", "e2el_s", "shard", "batch_no", "run_id", "scores_run_id"}
+LENIENT = {
+    "checks.max_unmatched_share": 0.9,
+    "checks.max_quarantined_share": 0.9,
+    "checks.max_fallback_share": 1.0,
+    "checks.max_partial_share": 1.0,
+}
 
 
 def spoil(folder):
@@ -61,46 +50,236 @@ def spoil(folder):
     candidates = pq.read_table(folder / "candidates.parquet").to_pylist()
     for query in ("q004", "q005", "blank", "unknown1", "unknown2", "unknown3", None):
         candidates += [
-            {"query_id": query, "doc_id": doc, "rank": 90, "score": None} for doc in ("d0001", "empty", "d9")
+            {"query_id": query, "doc_id": each, "rank": 90, "score": None} for each in ("d0001", "empty", "d9")
         ]
     for name, rows in (("queries", queries), ("documents", documents), ("candidates", candidates)):
         schema = pq.read_schema(folder / f"{name}.parquet")
         pq.write_table(pa.Table.from_pylist(rows, schema), folder / f"{name}.parquet")
 
 
+def prepare(folder, model_folder, *, shards, day=29, lists=LISTS, request=(), **settings):
+    folder.mkdir(exist_ok=True)
+    inputs = make_inputs(folder.parent / "in", lists)
+    if lists == LISTS:
+        spoil(folder.parent / "in")
+    values = {name.replace("__", "."): each for name, each in settings.items()}
+    config = make_settings(folder, model_folder, inputs | LENIENT | values | {"packing.shards": shards})
+    return prepare_night(NightRequest(config=config, night=date(2026, 11, day), **dict(request)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, model_folder):
+    """Rows of the night without shards, and what its engine was asked."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAKE_VLLM))
+        patch.setenv("FAKE_VLLM", json.dumps({"log": str(folder / "asked")}))
+        prepared = prepare(folder / "night", model_folder, shards=1)
+        run_night(prepared)
+    return all_rows(prepared), len(asked(folder / "asked"))
+
+
+@pytest.fixture
+def night(tmp_path, model_folder, fake_vllm):
+    """Prepares a night in shards."""
+    fake_vllm(log=str(tmp_path / "asked"))
+
+    def make(*, shards=2, **more):
+        return prepare(tmp_path / "night", model_folder, shards=shards, **more)
+
+    return make
+
+
 def all_rows(prepared):
     found = {}
     for table, order in ROWS.items():
         rows = select(prepared, f"select * from {table} order by {order}")
-        found[table] = [{name: each for name, each in row.items() if name not in TIMES} for row in rows]
-    (run,) = select(prepared, "select num_queries, num_candidates, input_notes::varchar as notes, device from runs")
+        found[table] = [{name: each for name, each in row.items() if name not in OTHERWISE} for row in rows]
+    columns = "num_queries, num_candidates, input_notes::varchar as notes, device, num_gpu_blocks"
+    (run,) = select(prepared, f"select {columns} from runs")
     return found | {"run": run | {"notes": json.loads(run["notes"])}}
 
 
-def num_asked_twice(tmp_path):
-    keys = [tuple(each["ids"]) for each in asked(tmp_path / "asked")]
+def num_asked_twice(log):
+    keys = [tuple(each["ids"]) for each in asked(log)]
     return len(keys) - len(set(keys))
 
 
-@pytest.mark.parametrize("shards", [2, 5])
-def test_shards_have_the_rows_of_a_night_without(night, tmp_path, shards):
-    whole = night("whole", shards=1)
-    run_night(whole)
-    num_whole = len(asked(tmp_path / "asked"))
+def begun(prepared, *shards):
+    """A night that was killed when it had ranked and loaded the given shards; returns its run."""
 
-    sharded = night("sharded", shards=shards, checks__canary="warn")
-    run_id = run_night(sharded)
+    def killed(folders):
+        yield from ranks_in_turn(prepared)([folder for folder in folders if folder.shard in shards])
+        raise KeyboardInterrupt
 
-    assert run_id == value(whole, "select run_id from runs")
-    expected, found = all_rows(whole), all_rows(sharded)
-    assert expected["run"]["notes"].keys() == {
-        *("duplicate documents", "duplicate queries", "candidates with a tied rank", "candidates without a score"),
-    }
+    with suppress(KeyboardInterrupt), open_night(prepared, flow_run_id=None) as opened:
+        opened.stage()
+        opened.rank(run_shards=killed)
+    return opened.run_id
+
+
+def test_shards_have_the_rows_of_a_night_without(night, whole, tmp_path):
+    expected, num_asked = whole
+    notes = {"duplicate documents", "duplicate queries", "candidates with a tied rank", "candidates without a score"}
+    assert expected["run"]["notes"].keys() == notes
+
+    prepared = night(shards=3, checks__canary="warn", store__spool=str(tmp_path / "elsewhere"))
+    run_id = run_night(prepared)
+
+    found = all_rows(prepared)
     for table in expected:
         assert found[table] == expected[table], table
-    assert {row["shard"] for row in select(sharded, "select shard from batches")} == set(range(shards))
-    assert len(asked(tmp_path / "asked")) >= 2 * num_whole
-    assert not (sharded.settings.spool_folder / run_id).exists()
-    assert not list((sharded.work_folder / "shards").rglob("*.*"))
-    assert value(sharded, "select count(*) from check_results where not passed") == 0
-    assert value(sharded, "select count(*) from canaries") == 5
+    assert {row["shard"] for row in select(prepared, "select shard from batches")} == {0, 1, 2}
+    assert value(prepared, "select count(*) from canaries") == 5
+    assert value(prepared, "select count(*) from check_results where not passed") == 0
+    canaries = 3 * 10  # every engine is asked ten prompts first
+    assert len(asked(tmp_path / "asked")) == num_asked + canaries
+    assert not list((tmp_path / "elsewhere").rglob("*.*"))  # nothing is left in the spool, nor of the shards' own
+    assert not list((prepared.work_folder / "shards").rglob("*.*"))
+    assert len(list((prepared.work_folder / "logs").glob(f"{run_id}.shard*.engine.log"))) == 3
+
+
+@pytest.mark.fault(8, 10)
+def test_a_night_killed_in_a_shard_asks_only_the_rest_of_that_shard(night, whole, fake_vllm, tmp_path):
+    """Shard 1 is loaded; the engine of shard 0 hangs at its third batch, and the command is killed."""
+    log = tmp_path / "asked"
+    prepared = night(shards=2)
+    begun(prepared, 1)
+    fake_vllm(log=str(log), hang_at=int((tmp_path / "asked.count").read_text()) + 2)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.command", "run", str(tmp_path / "night" / "nightly.toml"), "--no-prefect", "--night", "2026-11-29"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    folder = ShardFolder(prepared.settings.spool_folder, prepared.base_run_id, 0)
+    deadline = time.monotonic() + 60
+    while len(folder.batch_nos()) < 4:  # of rows set aside, of queries without a call, and two that were answered
+        assert time.monotonic() < deadline, folder.batch_nos()
+        time.sleep(0.1)
+    assert folder.is_held()
+    with pytest.raises(AlreadyRunning, match=f"process {process.pid} on"):
+        folder_lock_at_once(folder)
+    process.kill()
+    process.wait()
+    assert not folder.is_held()
+    assert select(prepared, "select distinct shard from batches") == [{"shard": 1}]
+    before = len(asked(log))
+    fake_vllm(log=str(log))
+
+    run_night(prepared)
+
+    expected, num_asked = whole
+    found = all_rows(prepared)
+    for table in expected:
+        assert found[table] == expected[table], table
+    assert before < len(asked(log)) == num_asked
+    assert num_asked_twice(log) == 0
+
+
+def folder_lock_at_once(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.keep.shards.LOCK_WAIT_S", 0.0)
+        with folder.lock():
+            pass
+
+
+def test_a_run_keeps_the_number_of_shards_that_it_began_with(night, whole, caplog):
+    run_id = begun(night(shards=2))
+
+    prepared = night(shards=1)
+    assert prepared.base_run_id == run_id
+    run_night(prepared)
+
+    assert f"run_id={run_id} keeps the 2 shards that it began with; [packing] shards = 1" in caplog.text
+    assert all_rows(prepared)["scores"] == whole[0]["scores"]
+    assert {row["shard"] for row in select(prepared, "select shard from batches")} == {0, 1}
+
+
+@pytest.mark.fault(12)
+def test_shards_of_which_batches_are_gone_are_ranked_again(night, whole, monkeypatch, caplog):
+    """As after a restored backup: of shard 0 the database has a part, of shard 1 the spool."""
+    monkeypatch.setattr(shard_stage, "LATE_S", 0.0)
+    prepared = night(shards=2)
+    run_id = begun(prepared, 0)
+    assert shard_of("q000", 2) == shard_of("q004", 2) == 0
+    select(prepared, "delete from batches where shard = 0 and batch_no = 1 returning batch_no")
+    select(prepared, "delete from rankings where query_id = 'q000' returning query_id")
+    rank_shard(prepared, run_id, 1)
+    folder = ShardFolder(prepared.settings.spool_folder, run_id, 1)
+    assert folder.is_done
+    shutil.rmtree(folder.path / "00000001")
+
+    run_night(prepared)
+
+    assert "shard=0 is in the database in part, and ranked again" in caplog.text
+    assert "shard=1 lost some of its batches: all are computed again" in caplog.text
+    found = all_rows(prepared)
+    for table in whole[0]:
+        assert found[table] == whole[0][table], table
+
+
+def test_reuse_and_requeue_are_those_of_a_night_without_shards(night, fake_vllm, tmp_path):
+    settings = {"strategy__decode_mode": "permutation", "shards": 2, "lists": [1, 2, 5, 9, 6, 4, 4, 7]}
+    fake_vllm(answers=["[1] > [2] > [3] > [4]", "no idea", "no idea"], log=str(tmp_path / "asked"))
+    first = night(day=28, request={"publish": True}, **settings)
+    run_night(first)
+    fell = "select query_id from rankings where status in ('partial', 'fallback') order by query_id"
+    fallen = select(first, fell)
+    assert len({shard_of(row["query_id"], 2) for row in fallen}) == 2
+    fake_vllm(log=str(tmp_path / "well"))
+
+    again = run_night(night(day=28, request={"publish": True, "requeue": True}, **settings))
+
+    of_again = f"from rankings where run_id = '{again}'"
+    assert again.endswith("-r2")
+    assert select(first, f"select query_id {of_again} and status = 'ranked' order by query_id") == fallen
+    assert {row["reuse_reason"] for row in select(first, f"select reuse_reason {of_again} and status = 'ranked'")} == {
+        "fell back last time"
+    }
+    assert value(first, f"select num_reused_queries from runs where run_id = '{again}'") == 8 - len(fallen)
+    num_asked = len(asked(tmp_path / "well"))
+    assert num_asked == value(first, f"select count(*) from windows where run_id = '{again}'")
+
+    second = run_night(night(day=29, request={"publish": True}, **settings))
+
+    assert len(asked(tmp_path / "well")) == num_asked
+    assert select(first, f"select distinct status from rankings where run_id = '{second}'") == [{"status": "reused"}]
+    assert select(first, f"select status, device from runs where run_id = '{second}'") == [
+        {"status": "published", "device": None}
+    ]
+    assert value(first, "select count(*) from latest_scores") == sum(settings["lists"])
+
+
+def test_the_nested_layout_is_split_by_query_too_into_more_shards_than_there_are_queries(
+    tmp_path, model_folder, fake_vllm
+):
+    rows = [
+        {"query_id": f"q{n}", "text": f"what is {n}", "candidates": [{"doc_id": f"d{m}", "text": f"{m} of {n}", "score": 9.0 - m} for m in range(n)]}
+        for n in (2, 3, 5)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "nested.parquet")
+    found = []
+    for shards in (1, 4):
+        (tmp_path / str(shards)).mkdir()
+        values = {"inputs.nested": str(tmp_path / "nested.parquet"), "packing.shards": shards}
+        prepared = prepare_night(NightRequest(config=make_settings(tmp_path / str(shards), model_folder, values)))
+        run_night(prepared)
+        found.append(all_rows(prepared))
+
+    assert found[0] == found[1]
+
+
+def test_what_does_not_belong_together_is_refused_in_one_line(night, monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match=r"limit_queries does not go with \[packing\] shards = 2.*packing.shards=1"):
+        night(shards=2, request={"limit_queries": 1})
+    prepared = night(shards=2)
+    with pytest.raises(StoreError, match="no night asks for shards here"):
+        rank_shard(prepared, prepared.base_run_id, 0)
+    run_id = begun(prepared)
+    with pytest.raises(ConfigError, match="the run has 2 shards, wanted 0 to 1"):
+        rank_shard(prepared, run_id, 2)
+    other = night(shards=2, strategy__stride=1)
+    with pytest.raises(
+        ConfigError, match=f"settings, model and input are those of {other.base_run_id} here, wanted {run_id}"
+    ):
+        rank_shard(other, run_id, 0)
+    assert not Path(prepared.work_folder / "shards").exists()
