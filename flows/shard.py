@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Annotated, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 from prefect import State, flow, get_client
@@ -21,7 +21,6 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
-from prefect.runtime import flow_run
 from prefect.states import Cancelling, Completed, Crashed, Failed
 from pydantic import Field
 
@@ -144,7 +143,7 @@ class ShardRuns:
             DEPLOYMENT,
             parameters=told | {"overrides": self.overrides},
             flow_run_name=f"{run_id}.{shard}",
-            idempotency_key=f"{flow_run.id}/{shard}/{each.num_starts}",
+            idempotency_key=str(uuid4()),  # a request that the client repeats makes one flow run
             timeout=0,
             tags=[run_id],
         )
