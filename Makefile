@@ -77,8 +77,9 @@ layers: setup
 faults: setup         ## write docs/faults.md: known faults and the tests that cover them
 	@$(BIN)/python -m tests.faults
 
-up: setup             ## start a local Prefect server and worker, and deploy
-	@$(BIN)/python -m flows.local_server up
+SHARD_WORKERS ?= 0
+up: setup             ## start a local Prefect server and worker, and deploy (make up SHARD_WORKERS=8: one more a GPU)
+	@$(BIN)/python -m flows.local_server up $(SHARD_WORKERS)
 
 down:                 ## stop them
 	@$(BIN)/python -m flows.local_server down

@@ -1,6 +1,6 @@
 """A Prefect server on this machine: a private one for the life of a command, or one with a worker that stays.
 
-    python -m flows.local_server up | down
+    python -m flows.local_server up [NUM_SHARD_WORKERS] | down | deploy
 
 Prefect's own temporary server is never used: it survives kill -9, and Ctrl-C waits 157 s for it. Both kinds listen on
 loopback only and keep their files under `var/prefect`. Knows nothing of flows' contents.
@@ -26,9 +26,14 @@ from tasks.errors import PackrankError
 PR_SET_PDEATHSIG = 1
 HOST = "127.0.0.1"
 PORT = 4200  # Prefect's own
-POOL = "gpu"
+POOL, SHARD_POOL = "gpu", "gpu-shards"  # a night waits for its shards: in one pool it would take their place
 START_TIMEOUT_S = 120.0  # 7 to 18 s with an empty home
 STOP_TIMEOUT_S = 20.0
+
+NEEDS_WORKERS = (
+    "[packing] shards > 1 needs a Prefect server with a worker for each GPU: `make up SHARD_WORKERS=2`, or set "
+    "PREFECT_API_URL and `make deploy`. --no-prefect ranks the shards one after another in this process."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Stack:
 
     api_url: str
     server_pid: int
-    worker_pid: int
+    worker_pids: list[int]
 
 
 def start_private_server(state: Path = STATE) -> str:
@@ -57,17 +62,29 @@ def running_stack_url(state: Path = STATE) -> str | None:
     return stack.api_url if stack is not None and _is_healthy(stack.api_url) else None
 
 
-def up(state: Path = STATE) -> str:
-    """Starts server and worker and deploys, where they do not run already; returns the API's URL."""
+def up(state: Path = STATE, num_shard_workers: int = 0) -> str:
+    """Starts server and workers and deploys, where they do not run already; returns the API's URL.
+
+    Args:
+        state: where their files go.
+        num_shard_workers: for shards, beside the one for nights; each has the GPU of its number.
+
+    Raises:
+        PackrankError: a server did not start, or one runs with another number of workers.
+    """
     url = running_stack_url(state)
     if url is not None:
+        _require_workers(state, 1 + num_shard_workers)
         return url
     port = PORT if _is_free(PORT) else _free_port()
     server = _start_server(state, port, before_exec=None)
     url = _wait_until_healthy(state, server, port)
     deploy(url, state)
-    worker = _start_worker(state, url)
-    stack = Stack(url, server.pid, worker.pid)
+    workers = [_start_worker(state, url, POOL, "local", {})] + [
+        _start_worker(state, url, SHARD_POOL, f"local-{gpu}", {"CUDA_VISIBLE_DEVICES": str(gpu)})
+        for gpu in range(num_shard_workers)
+    ]
+    stack = Stack(url, server.pid, [worker.pid for worker in workers])
     _stack_file(state).write_text(json.dumps(asdict(stack)), encoding="utf-8")
     return url
 
@@ -77,20 +94,21 @@ def down(state: Path = STATE) -> bool:
     stack = _read_stack(state)
     if stack is None:
         return False
-    for pid in (stack.worker_pid, stack.server_pid):
+    for pid in (*stack.worker_pids, stack.server_pid):
         _stop(pid)
     _stack_file(state).unlink()
     return True
 
 
 def deploy(api_url: str, state: Path = STATE) -> None:
-    """Makes the work pool if there is none, and deploys what prefect.yaml says.
+    """Makes the work pools that are not there, and deploys what prefect.yaml says.
 
     Raises:
         PackrankError: Prefect refused; its words are in the message.
     """
-    if _prefect(state, api_url, "work-pool", "inspect", POOL).returncode != 0:
-        _require(_prefect(state, api_url, "work-pool", "create", POOL, "--type", "process"))
+    for pool in (POOL, SHARD_POOL):
+        if _prefect(state, api_url, "work-pool", "inspect", pool).returncode != 0:
+            _require(_prefect(state, api_url, "work-pool", "create", pool, "--type", "process"))
     _require(_prefect(state, api_url, "--no-prompt", "deploy", "--all"))
 
 
@@ -111,14 +129,14 @@ def main() -> None:
 
 
 def _up() -> None:
-    url = up()
+    url = up(num_shard_workers=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print(f"Prefect runs: {url.removesuffix('/api')} (logs: {STATE / 'logs'})")
     print(f"  export PREFECT_API_URL={url} PREFECT_HOME={STATE / 'prefect'}")
     print("  .venv/bin/prefect deployment run 'nightly-rerank/nightly' --watch")
 
 
 def _down() -> None:
-    print("server and worker stopped" if down() else "nothing to stop")
+    print("server and workers stopped" if down() else "nothing to stop")
 
 
 def _deploy() -> None:
@@ -126,7 +144,7 @@ def _deploy() -> None:
     if url is None:
         raise PackrankError("deploy: set PREFECT_API_URL to a server's API, such as http://127.0.0.1:4200/api.")
     deploy(url)
-    print(f"deployed nightly-rerank/nightly to {url}")
+    print(f"deployed nightly-rerank/nightly and rerank-shard/shard to {url}")
 
 
 def _stack_file(state: Path) -> Path:
@@ -138,6 +156,13 @@ def _read_stack(state: Path) -> Stack | None:
         return Stack(**json.loads(_stack_file(state).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def _require_workers(state: Path, num_workers: int) -> None:
+    stack = _read_stack(state)
+    found = 0 if stack is None else len(stack.worker_pids)
+    if found != num_workers:
+        raise PackrankError(f"up: a server runs with {found} workers, wanted {num_workers}. `make down` first.")
 
 
 def _prefect(state: Path, api_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -163,9 +188,12 @@ def _start_server(state: Path, port: int, before_exec: Callable[[], object] | No
     return _start_in_background(command, state, "prefect-server.log", environment(state), before_exec)
 
 
-def _start_worker(state: Path, api_url: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "local", "--limit", "1"]
-    return _start_in_background(command, state, "prefect-worker.log", environment(state, api_url), None)
+def _start_worker(
+    state: Path, api_url: str, pool: str, name: str, variables: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name, "--limit", "1"]
+    log_name = f"prefect-worker.{name}.log"
+    return _start_in_background(command, state, log_name, environment(state, api_url) | variables, None)
 
 
 def _start_in_background(

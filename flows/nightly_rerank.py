@@ -16,6 +16,7 @@ from pydantic import Field
 
 from flows.alerts import tell_of_crash, tell_of_failure
 from flows.progress import ProgressArtifact, TerminalBar
+from flows.shard import ShardRuns
 from tasks.environment import checkout_path
 from tasks.errors import AlreadyInProgress
 from tasks.judge.report import report_night as write_page
@@ -34,11 +35,11 @@ def stage_night(night: Night) -> None:
 
 
 @task(name="rank", cache_policy=NO_CACHE, persist_result=False)
-def rank_night(night: Night) -> None:
-    """Asks the engine, batch by batch."""
+def rank_night(night: Night, shards: ShardRuns) -> None:
+    """Asks the engine, batch by batch, or has the shards do so."""
     artifact = ProgressArtifact(night.run_id)
-    with TerminalBar(night.run_id) as bar:
-        night.rank(bar.update, artifact.update)
+    with TerminalBar(night.run_id, night.unit) as bar:
+        night.rank(bar.update, artifact.update, run_shards=shards)
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, persist_result=False)
@@ -112,19 +113,19 @@ def nightly_rerank(
         get_run_logger().info(to_markdown(plan_night(prepared, CacheAssumption())))
         return prepared.base_run_id
     try:
-        return rank_prepared(prepared)
+        return rank_prepared(prepared, ShardRuns(config, prepared.night, overrides or {}))
     except AlreadyInProgress as told:
         if deployment.id is None:
             raise  # a command's exit code says that it did nothing
         return Cancelled(message=str(told))
 
 
-def rank_prepared(prepared: PreparedNight) -> str:
+def rank_prepared(prepared: PreparedNight, shards: ShardRuns) -> str:
     """The stages of a night, each a task, as far as they are not done."""
     with open_night(prepared, flow_run.id) as opened:
         if not opened.is_ranked:
             stage_night(opened)
-            rank_night(opened)
+            rank_night(opened, shards)
         if not opened.is_done:
             evaluate_night(opened)
             check_night(opened)

@@ -1,6 +1,6 @@
 """How far a night is, for people: a bar on a terminal, and a progress artifact in Prefect.
 
-Both are told `(windows done, windows in all)`. Knows nothing of what a window is.
+Both are told `(done, in all)`, of windows as a rule. Knows nothing of what a window is.
 """
 
 import sys
@@ -20,12 +20,12 @@ UPDATE_EVERY_S = 1.0  # an artifact update takes 6 ms, and the page need not be 
 class TerminalBar:
     """A bar on stderr; nothing where stderr is no terminal."""
 
-    def __init__(self, description: str) -> None:
+    def __init__(self, description: str, unit: str = "windows") -> None:
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("windows"),
+            TextColumn(unit),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )

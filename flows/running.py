@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from flows.local_server import running_stack_url, start_private_server
+from flows.local_server import NEEDS_WORKERS, running_stack_url, start_private_server
 from flows.progress import TerminalBar
 from tasks.environment import set_prefect_environment
-from tasks.errors import CheckFailed, FollowUpFailed
+from tasks.errors import CheckFailed, ConfigError, FollowUpFailed
 from tasks.judge.report import report_path
 from tasks.judge.summary import print_tables, summarise
 from tasks.night.night import find_night, run_night
@@ -37,7 +37,7 @@ def run_as_flow(request: NightRequest, console: Console) -> None:
     prepared = prepare_night(request)
     if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
-    _find_prefect()
+    _find_prefect(needs_workers=prepared.settings.packing.shards > 1)
     from flows.nightly_rerank import nightly_rerank
 
     with _tables_at_the_end(prepared, console):
@@ -89,16 +89,24 @@ def run_plainly(request: NightRequest, console: Console) -> None:
     prepared = prepare_night(request)
     if _needs_no_run(prepared, console, dry_run=request.dry_run):
         return
-    with _tables_at_the_end(prepared, console), TerminalBar(prepared.base_run_id) as bar:
+    unit = "shards" if prepared.settings.packing.shards > 1 else "windows"
+    with _tables_at_the_end(prepared, console), TerminalBar(prepared.base_run_id, unit) as bar:
         run_night(prepared, bar.update)
 
 
-def _find_prefect() -> None:
-    """Sets the environment of Prefect, and finds or starts a server."""
+def _find_prefect(*, needs_workers: bool = False) -> None:
+    """Sets the environment of Prefect, and finds or starts a server.
+
+    Raises:
+        ConfigError: only a private server could be had, which has no workers.
+    """
     set_prefect_environment()
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command tells errors itself
     if "PREFECT_API_URL" not in os.environ:
-        os.environ["PREFECT_API_URL"] = running_stack_url() or start_private_server()
+        url = running_stack_url()
+        if url is None and needs_workers:
+            raise ConfigError(NEEDS_WORKERS)
+        os.environ["PREFECT_API_URL"] = url or start_private_server()
 
 
 def _show_findings(request: StudyRequest, console: Console) -> None:

@@ -58,6 +58,7 @@ PATH_SETTINGS = (
     "engine.model",
     "store.database",
     "store.export",
+    "store.spool",
 )
 
 SECRET_SETTING = "night.alert_url"  # Prefect stores a flow run's parameters, and with them its overrides
@@ -364,6 +365,9 @@ class PackingSettings(Section):
     promise: Literal["no_preemption", "none"] = "no_preemption"
     deterministic: bool = False  # one sequence at a time, no prefix cache: same rows in every arrangement
     cohort_queries: PositiveInt = 5_000  # queries in flight: bounds memory
+    shards: PositiveInt = (
+        1  # parts of a night, each ranked by an engine of its own; a run keeps the number it began with
+    )
     start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
     batch_timeout_s: PositiveInt = 1_800
     max_engine_starts: PositiveInt = 2  # for the same batch; then it is asked in halves
@@ -378,18 +382,25 @@ class StoreSettings(Section):
     memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")
     threads: PositiveInt = 2
     load_every_s: PositiveInt = 5  # how long a committed batch may wait in the spool
+    spool: str | None = (
+        None  # folder of committed batches, shared by all hosts with shards; beside the database if not given
+    )
     export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
     published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
 
     keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
     keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
 
-    @field_validator("export")
+    @field_validator("export", "spool")
     @classmethod
     def _local_folder(cls, value: str | None) -> str | None:
         if value is not None and "://" in value:
             raise ValueError("wanted a local folder, whose files take their names at once; copy on from there")
         return value
+
+    def spool_folder(self, database: Path) -> Path:
+        """Where the batches of a database's runs lie."""
+        return (database.parent / "spool" if self.spool is None else checkout_path(self.spool)) / database.stem
 
 
 class CheckSettings(Section):
@@ -447,6 +458,11 @@ class Settings(Section):
     def database_path(self) -> Path:
         """The database's file."""
         return checkout_path(self.store.database)
+
+    @property
+    def spool_folder(self) -> Path:
+        """Where committed batches lie until they are in the database."""
+        return self.store.spool_folder(self.database_path)
 
     def database_limits(self, scratch: Path) -> DatabaseLimits:
         """DuckDB's share of the host, spilling into `scratch`."""

@@ -40,10 +40,11 @@ class SpooledBatch:
 
 
 class Spool:
-    """The batches of one run."""
+    """The batches of one run, or of one of its shards."""
 
-    def __init__(self, folder: Path, run_id: str) -> None:
+    def __init__(self, folder: Path, run_id: str, shard: int | None = None) -> None:
         self._folder = folder / run_id
+        self._shards = "*" if shard is None else str(shard)
 
     def commit(self, shard: int, batch_no: int, tables: Mapping[str, pa.Table]) -> None:
         """Makes a batch durable: it survives whatever comes after this returns.
@@ -71,13 +72,38 @@ class Spool:
 
     def batches(self) -> list[SpooledBatch]:
         """The committed batches, in order."""
-        found = [path for path in self._folder.glob("*/*") if path.name.isdigit() and path.is_dir()]
+        found = [path for path in self._folder.glob(f"{self._shards}/*") if path.name.isdigit() and path.is_dir()]
         batches = [SpooledBatch(int(path.parent.name), int(path.name), path) for path in found]
         return sorted(batches, key=lambda batch: (batch.shard, batch.batch_no))
+
+    def drop(self, batch: SpooledBatch) -> None:
+        """Lets go of a batch whose rows are in the database."""
+        batch.remove()
 
     def remove(self) -> None:
         """Deletes the run's folder; only when all of it is in the database."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that is there whole or not at all, and durable once this returns.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.rename(path)
+        sync(path.parent)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot write it: {first_line(error)}. Free the disk and run the command again."
+        ) from error
 
 
 def _write(path: Path, table: pa.Table) -> None:

@@ -22,6 +22,7 @@ from tasks.errors import AlreadyInProgress, AlreadyRunning, StoreError, first_li
 from tasks.keep.disk import warn_of_network_disk
 from tasks.keep.spool import Spool, SpooledBatch
 from tasks.keep.tables import SCHEMAS
+from tasks.read.queries import IsOwn
 
 LOAD_WAIT_S = 2.0  # a loader in mid-run gives up soon: the batches wait in the spool
 OWN_WAIT_S = 30.0  # the start and the end of a run must get through
@@ -196,8 +197,28 @@ class Store:
                     _load(database, run_id, rows)
                 database.execute("load/checkpoint")
             for batch in chunk:
-                batch.remove()
+                spool.drop(batch)
         return len(batches)
+
+    def loaded_batches(self, run_id: str, shard: int) -> set[int]:
+        """The numbers of a shard's batches that are in the database."""
+        with self.unit_of_work() as database:
+            return _loaded(database, run_id, shard)
+
+    def drop_shard(self, run_id: str, shard: int, is_own: IsOwn) -> None:
+        """Deletes every row of a shard that is there in part, without the spool that has the rest.
+
+        Args:
+            run_id: of the run.
+            shard: of the run.
+            is_own: tells which query ids are the shard's.
+        """
+        gone = pa.table({"run_id": [run_id], "shard": [shard]})
+        with self.unit_of_work() as database, database.transaction():
+            queries = database.query("resume/list_queries", {"run_id": run_id})
+            own = queries.filter(is_own(queries.column("query_id").combine_chunks()))
+            database.execute("resume/delete_torn_queries", tables={"torn": own})
+            database.execute("resume/delete_shard", tables={"torn": own, "gone": gone})
 
     def next_batch_no(self, run_id: str, shard: int) -> int:
         """The first free batch number; the spool must have been loaded."""

@@ -16,13 +16,22 @@ import pyarrow as pa
 from tasks.errors import CheckFailed, FollowUpFailed, StoreError
 from tasks.generate.process import EngineOnDemand
 from tasks.keep.checks import Check, checks_of, failed_checks, run_checks
-from tasks.keep.disk import require_space, staging_bytes, told_when_full
-from tasks.keep.publish import publish_run
+from tasks.keep.disk import told_when_full
 from tasks.keep.store import RunState, Store, run_lock
-from tasks.night.ranking import OnProgress, RankStage
+from tasks.night.ranking import OnProgress, RankStage, whole_run
 from tasks.night.request import PreparedNight
-from tasks.night.runs import choose_run_id, find_earlier_run, has_nothing_to_requeue, new_run, note_failure, store_of
+from tasks.night.runs import (
+    choose_run_id,
+    find_earlier_run,
+    has_nothing_to_requeue,
+    new_run,
+    note_failure,
+    num_shards_of,
+    store_of,
+)
+from tasks.night.shard_stage import RunShards, ShardStage, ranks_in_turn
 from tasks.offer.publication import follow_up
+from tasks.offer.publish import publish_run
 from tasks.read.staging import StagedInput
 
 logger = logging.getLogger(__name__)
@@ -37,6 +46,7 @@ class Night:
         self.state = state  # before this start; None: the run is new
         self.store = store
         self._staged: StagedInput | None = None
+        self._shards: ShardStage | None = None
         self._follow_up_error: FollowUpFailed | None = None
 
     @property
@@ -61,14 +71,24 @@ class Night:
         """Whether it was before this start."""
         return self.state is not None and self.state.status == "published"
 
+    @property
+    def unit(self) -> str:
+        """What `rank` counts for its listeners."""
+        return "windows" if self._shards is None else "shards"
+
     def stage(self) -> None:
-        """Reads, checks and lays out the night's input.
+        """Reads, checks and lays out the night's input; shards do so each for its own queries.
 
         Raises:
             InputError: see `stage_input`.
             StoreError: the disk has no room for it.
         """
-        self._require_space_to_stage()
+        num_shards = num_shards_of(self.prepared, self.store, self.run_id)
+        if num_shards > 1:
+            self._shards = ShardStage(self.prepared, self.run_id, self.store, num_shards)
+            self._shards.lay_out()
+            return
+        self.prepared.require_space_to_stage()
         self._staged = self.prepared.stage(self.prepared.work_folder / "staging" / self.store.path.stem)
         staged = self._staged
         self.store.update(
@@ -90,19 +110,29 @@ class Night:
             staged.notes,
         )
 
-    def rank(self, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
+    def rank(
+        self,
+        *listeners: OnProgress,
+        engine: EngineOnDemand | None = None,
+        run_shards: RunShards | None = None,
+    ) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 
         Args:
-            listeners: each is told (windows done, windows in all) after every batch.
+            listeners: each is told (done, in all) after every batch, of windows; or of shards, where there are several.
             engine: one that somebody else starts and ends; its own if not given.
+            run_shards: how shards are run; one after another in this process if not given.
 
         Raises:
             EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
         """
-        staged = self._require_staged()
-        RankStage(self.prepared, self.run_id, self.store, staged).rank(*listeners, engine=engine)
-        self._complete(staged)
+        if self._shards is not None:
+            self._complete(self._shards.rank(run_shards or ranks_in_turn(self.prepared), *listeners))
+            self._shards.remove_spool()
+            return
+        staged, part = self._require_staged(), whole_run(self.prepared, self.run_id, self.store)
+        RankStage(self.prepared, self.run_id, self.store, staged, part).rank(*listeners, engine=engine)
+        self._complete(staged.num_queries)
 
     def evaluate(self) -> None:
         """Stores the quality of both orders, where the settings name judgments."""
@@ -172,20 +202,13 @@ class Night:
             raise RuntimeError("rank() before stage()")
         return self._staged
 
-    def _require_space_to_stage(self) -> None:
-        inputs, num_candidates = self.prepared.found.inputs, self.prepared.found.num_candidate_rows
-        if num_candidates is not None:  # unknown in the nested layout
-            max_tokens = self.prepared.recipe.main.sizes.max_passage_tokens
-            needed = staging_bytes(num_candidates, inputs["documents"].num_rows, max_tokens)
-            require_space(self.prepared.work_folder, needed, "laying out the input")
-
-    def _complete(self, staged: StagedInput) -> None:
+    def _complete(self, num_queries: int) -> None:
         run = {"run_id": self.run_id}
         with self.store.unit_of_work() as database:
             (counted,) = database.query("run/count_rankings", run).to_pylist()
-            if counted["num_rankings"] != staged.num_queries:
+            if counted["num_rankings"] != num_queries:
                 raise StoreError(
-                    f"run {self.run_id}: {counted['num_rankings']} of {staged.num_queries} queries have a row in "
+                    f"run {self.run_id}: {counted['num_rankings']} of {num_queries} queries have a row in "
                     f"{self.store.path}. Run the same command again: what is missing is computed again."
                 )
             database.execute("run/note_reuse", run)

@@ -5,11 +5,13 @@ batch. Knows nothing of publishing.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,11 +24,12 @@ from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
 from tasks.night.request import PreparedNight
-from tasks.night.runs import compared
+from tasks.night.runs import earlier_run_of
 from tasks.pack.kv_budget import check_promise
 from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
 from tasks.rank.cohort import Cohort, StoredOutcome
 from tasks.rank.lists import list_depth
+from tasks.rank.recipe import Recipe
 from tasks.rank.reuse import EarlierRun, Standing, find_standings
 from tasks.rank.sizes import num_windows_of, size_of
 from tasks.read.staging import StagedInput
@@ -37,7 +40,10 @@ logger = logging.getLogger(__name__)
 
 LOW_ID_MASS = 0.5  # of the probability at an answer's first token
 CHUNK_QUERIES = 1_000  # taken in at once: some 0.3 s, while the engine has work for longer
-SHARD = 0  # the only one of an unsharded run
+ENGINE_COLUMNS = (  # of runs, as the engine reports them
+    *("device", "dtype", "enable_prefix_caching"),
+    *("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+)
 NOT_LOOKED_FOR = Standing(reuse_reason=None, scores_run_id=None)
 
 CANARY_ADVICE = (
@@ -48,14 +54,39 @@ CANARY_ADVICE = (
 OnProgress = Callable[[int, int], None]  # windows done, windows in all
 
 
-class RankStage:
-    """The ranking of one run's staged queries."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a run is ranked, all of it or one shard, and where that keeps its files."""
 
-    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput) -> None:
+    shard: int
+    spool: Spool
+    earlier: EarlierRun | None  # whose rows may be reused
+    scratch: Path  # of the engine
+    log_path: Path
+    on_begun: Callable[[], None]  # told when the engine is noted and the canaries have answered
+
+
+def whole_run(prepared: PreparedNight, run_id: str, store: Store) -> Part:
+    """The one part of a run without shards."""
+    return Part(
+        shard=0,
+        spool=Spool(prepared.settings.spool_folder, run_id),
+        earlier=earlier_run_of(prepared, store, run_id),
+        scratch=prepared.work_folder / "tmp" / store.path.stem,
+        log_path=prepared.work_folder / "logs" / f"{run_id}.engine.log",
+        on_begun=lambda: None,
+    )
+
+
+class RankStage:
+    """The ranking of one part of a run's queries, which are staged."""
+
+    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput, part: Part) -> None:
         self.prepared = prepared
         self.run_id = run_id
         self.store = store
         self._staged = staged
+        self._part = part
         self._has_begun = False
         self._is_engine_noted = False
 
@@ -71,15 +102,13 @@ class RankStage:
         """
         staged = self._staged
         settings = self.prepared.settings
-        spool = Spool(self.prepared.work_folder / "spool" / self.store.path.stem, self.run_id)
-        ledger = Ledger(self.store, spool, self.run_id, SHARD, settings.store.load_every_s)
+        part = self._part
+        ledger = Ledger(self.store, part.spool, self.run_id, part.shard, settings.store.load_every_s)
         self._require_space_to_rank(staged)
         self._commit_quarantine(ledger)
         progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
-        earlier = self._earlier_run()
         cohort = Cohort(staged, self.prepared.recipe, ledger)
-        queries = iter(self._chunks(settings.packing.cohort_queries))
-        take_more = partial(self._take_more, cohort, queries, earlier, progress)
+        take_more = partial(self._take_more, cohort, iter(self._chunks()), progress)
         take_more()
         with self._engine(engine) as asked:
             if cohort.needs_engine:
@@ -104,28 +133,23 @@ class RankStage:
         rows = quarantine_rows(self.run_id, self._staged.quarantine)
         ledger.commit(batch_id, tables | {"quarantine": rows})
 
-    def _earlier_run(self) -> EarlierRun | None:
-        """The run whose rows may be reused, as it was chosen when the run began; None where there is none."""
-        row = self.store.find_run(self.run_id)
-        found = None if row is None or row["reuse_run_id"] is None else self.store.find_run(row["reuse_run_id"])
-        return None if found is None else compared(self.prepared, found)
-
-    def _chunks(self, cohort_queries: int) -> list[range]:
-        """The staged queries in slices of which four fill the cohort, each small enough to be taken in at once."""
-        size = min(CHUNK_QUERIES, max(1, cohort_queries // 4))
-        num = self._staged.num_queries
+    def _chunks(self) -> list[range]:
+        """The staged queries in slices, small enough to be taken in at once, of which at least four fill the cohort."""
+        num, size = self._staged.num_queries, self._chunk_queries
         return [range(first, min(first + size, num)) for first in range(0, num, size)]
 
-    def _take_more(
-        self, cohort: Cohort, chunks: Iterator[range], earlier: EarlierRun | None, progress: "_Progress"
-    ) -> None:
-        """Fills the cohort up before it runs dry, so that the engine does not wait for the next queries."""
-        most = self.prepared.settings.packing.cohort_queries
-        while cohort.num_in_flight <= most * 3 // 4 and (queries := next(chunks, None)) is not None:
-            self._fill(cohort, queries, earlier, progress)
+    @property
+    def _chunk_queries(self) -> int:
+        return min(CHUNK_QUERIES, max(1, self.prepared.settings.packing.cohort_queries // 4))
 
-    def _fill(self, cohort: Cohort, queries: range, earlier: EarlierRun | None, progress: "_Progress") -> None:
-        staged, recipe = self._staged, self.prepared.recipe
+    def _take_more(self, cohort: Cohort, chunks: Iterator[range], progress: "_Progress") -> None:
+        """Fills the cohort up before it runs dry, so that the engine does not wait for the next queries."""
+        most = self.prepared.settings.packing.cohort_queries - self._chunk_queries
+        while cohort.num_in_flight <= most and (queries := next(chunks, None)) is not None:
+            self._fill(cohort, queries, progress)
+
+    def _fill(self, cohort: Cohort, queries: range, progress: "_Progress") -> None:
+        staged, recipe, earlier = self._staged, self.prepared.recipe, self._part.earlier
         span = {
             "run_id": self.run_id,
             "first_query_id": staged.query_ids[queries[0]],
@@ -154,8 +178,7 @@ class RankStage:
             yield engine
             return
         settings = self.prepared.settings
-        scratch = self.prepared.work_folder / "tmp" / self.store.path.stem
-        options = engine_options(settings, scratch, self.prepared.work_folder / "logs" / f"{self.run_id}.engine.log")
+        options = engine_options(settings, self._part.scratch, self._part.log_path)
         with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
             yield own
 
@@ -167,7 +190,10 @@ class RankStage:
         info = engine.info
         if not self._is_engine_noted:
             self._note_engine(info)
-        self._ask_canaries(engine)
+        try:
+            self._ask_canaries(engine)
+        finally:
+            self._part.on_begun()
 
     def _ask_canaries(self, engine: Engine) -> None:
         """Asks the pairs whose order is known.
@@ -179,9 +205,7 @@ class RankStage:
         if policy == "off":
             return
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
-        rows = [asdict(each) | {"run_id": self.run_id} for each in answered]
-        recipe = pa.repeat(pa.scalar(self.prepared.recipe.digest, pa.uint64()), len(rows))
-        self.store.replace_canaries(self.run_id, pa.Table.from_pylist(rows).append_column("recipe_digest", recipe))
+        note_canaries(self.store, self.run_id, [asdict(each) for each in answered], self.prepared.recipe)
         wrong = wrong_canaries(answered)
         if wrong and policy == "stop":
             raise CanaryFailed(f"run {self.run_id}: {wrong} Nothing was ranked. {CANARY_ADVICE}")
@@ -198,36 +222,8 @@ class RankStage:
             prompt_tokens, max_tokens = self.prepared.recipe.largest_need
             check_promise(info.limits, self.prepared.settings.packing.headroom_share, prompt_tokens, max_tokens)
         self._is_engine_noted = True
-        self._warn_of_another_engine(info)
-        limits = info.limits
-        self.store.update(
-            "note_engine",
-            {
-                "run_id": self.run_id,
-                "device": info.device,
-                "dtype": info.dtype,
-                "enable_prefix_caching": info.enable_prefix_caching,
-                "num_gpu_blocks": limits.num_gpu_blocks,
-                "block_size": limits.block_size,
-                "max_num_seqs": limits.max_num_seqs,
-                "max_num_batched_tokens": limits.max_num_batched_tokens,
-            },
-        )
-        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
-
-    def _warn_of_another_engine(self, info: EngineInfo) -> None:
-        """A run taken up again keeps what an earlier start was answered: not always what this engine would say."""
-        (before,) = self._rows("run/find_run").to_pylist()
-        for name in ("device", "dtype", "enable_prefix_caching"):
-            found = getattr(info, name)
-            if before[name] is not None and before[name] != found:
-                logger.warning(
-                    "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
-                    self.run_id,
-                    name,
-                    found,
-                    before[name],
-                )
+        note_engine(self.store, self.run_id, _engine_columns(info))
+        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, info.limits)
 
     def _warn_of_low_id_mass(self) -> None:
         """Where the model wants to say something else than an identifier, its order of them means little."""
@@ -242,6 +238,36 @@ class RankStage:
 
     def _rows(self, name: str) -> pa.Table:
         return self.store.query(name, {"run_id": self.run_id})
+
+
+def note_engine(store: Store, run_id: str, columns: Mapping[str, Any]) -> None:
+    """Stores what an engine reported, ENGINE_COLUMNS.
+
+    A run taken up again keeps what an earlier start was answered: not always what this engine would say.
+    """
+    (before,) = store.query("run/find_run", {"run_id": run_id}).to_pylist()
+    for name in ("device", "dtype", "enable_prefix_caching"):
+        if before[name] is not None and before[name] != columns[name]:
+            logger.warning(
+                "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                run_id,
+                name,
+                columns[name],
+                before[name],
+            )
+    store.update("note_engine", {"run_id": run_id} | {name: columns[name] for name in ENGINE_COLUMNS})
+
+
+def note_canaries(store: Store, run_id: str, answered: Sequence[Mapping[str, Any]], recipe: Recipe) -> None:
+    """Stores what the canaries answered: pair, margin, passed."""
+    rows = pa.Table.from_pylist([{**each, "run_id": run_id} for each in answered])
+    digests = pa.repeat(pa.scalar(recipe.digest, pa.uint64()), len(answered))
+    store.replace_canaries(run_id, rows.append_column("recipe_digest", digests))
+
+
+def _engine_columns(info: EngineInfo) -> dict[str, Any]:
+    told = asdict(info)
+    return {name: told[name] if name in told else told["limits"][name] for name in ENGINE_COLUMNS}
 
 
 class _Progress:

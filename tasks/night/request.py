@@ -11,12 +11,14 @@ from typing import Any
 
 from tasks.environment import ROOT
 from tasks.errors import ConfigError
+from tasks.keep.disk import require_space, staging_bytes
 from tasks.keep.fingerprints import model_identity, recipe_digest, run_id
 from tasks.prompt.model_files import find_model_folder
 from tasks.rank.recipe import Recipe, build_recipe
 from tasks.rank.reuse import ReuseFrom
 from tasks.read.arrival import await_night_input
 from tasks.read.candidates import CandidateLimits
+from tasks.read.queries import IsOwn
 from tasks.read.staging import NightInput, StagedInput, stage_input
 from tasks.settings import Settings, load_settings
 
@@ -75,8 +77,21 @@ class PreparedNight:
             max_query_tokens=self.recipe.main.sizes.max_query_tokens,
         )
 
-    def stage(self, folder: Path) -> StagedInput:
-        """Reads and lays out the input in `folder`.
+    def require_space_to_stage(self, num_shards: int = 1) -> None:
+        """Refuses to lay out what the disk has no room for; a shard's lists are its share, its documents may be all.
+
+        Raises:
+            StoreError: the disk has no room for it.
+        """
+        num_candidates = self.found.num_candidate_rows
+        if num_candidates is not None:  # unknown in the nested layout
+            max_tokens = self.recipe.main.sizes.max_passage_tokens
+            num_documents = self.found.inputs["documents"].num_rows
+            needed = staging_bytes(num_candidates // num_shards, num_documents, max_tokens)
+            require_space(self.work_folder, needed, "laying out the input")
+
+    def stage(self, folder: Path, is_own: IsOwn | None = None) -> StagedInput:
+        """Reads and lays out the input in `folder`, of all queries or of those that are a shard's own.
 
         Raises:
             InputError: see `stage_input`.
@@ -85,7 +100,7 @@ class PreparedNight:
             self.found,
             folder,
             self.recipe.main.builder,
-            self.candidate_limits,
+            replace(self.candidate_limits, is_own=is_own),
             self.recipe.main.sizes.max_passage_tokens,
             self.settings.database_limits(folder / "spill"),
         )
@@ -103,6 +118,11 @@ def prepare_night(request: NightRequest, now: datetime | None = None) -> Prepare
         raise ConfigError("requeue asks only what was set aside: full and dry_run do not go with it.")
     if request.publish and (request.dry_run or request.limit_queries is not None):
         raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
+    if request.limit_queries is not None and settings.packing.shards > 1 and not request.dry_run:
+        raise ConfigError(
+            f"limit_queries does not go with [packing] shards = {settings.packing.shards}: one process ranks a trial. "
+            "Add --set packing.shards=1."
+        )
     night = request.night or settings.night.night_at(now or datetime.now(UTC))
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
     recipe = build_recipe(settings, model_folder)

@@ -3,6 +3,8 @@
 Knows nothing of how a run is ranked.
 """
 
+import json
+import logging
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +19,8 @@ from tasks.night.request import PreparedNight
 from tasks.rank.reuse import EarlierRun, earlier_run
 from tasks.redaction import hide_url_secrets
 from tasks.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 def store_of(prepared: PreparedNight) -> Store:
@@ -50,6 +54,23 @@ def find_earlier_run(prepared: PreparedNight) -> EarlierRun | None:
         repeats = store.find_repeats(prepared.base_run_id)
         found = store.find_run(max((each for each, state in repeats.items() if state.is_ranked), key=_repetition))
     return None if found is None else compared(prepared, found)
+
+
+def earlier_run_of(prepared: PreparedNight, store: Store, run_id: str) -> EarlierRun | None:
+    """The run whose rows a run may reuse, as it was chosen when the run began; None where there is none."""
+    row = store.find_run(run_id)
+    found = None if row is None or row["reuse_run_id"] is None else store.find_run(row["reuse_run_id"])
+    return None if found is None else compared(prepared, found)
+
+
+def num_shards_of(prepared: PreparedNight, store: Store, run_id: str) -> int:
+    """How many shards a run has: as many as it began with, since each query's rows are in the one or the other."""
+    row = store.find_run(run_id)
+    assert row is not None, run_id
+    begun, asked = json.loads(row["settings"]).get("packing", {}).get("shards", 1), prepared.settings.packing.shards
+    if begun != asked:
+        logger.warning("run_id=%s keeps the %d shards that it began with; [packing] shards = %d", run_id, begun, asked)
+    return int(begun)
 
 
 def compared(prepared: PreparedNight, found: Mapping[str, Any]) -> EarlierRun:

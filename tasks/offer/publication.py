@@ -8,10 +8,10 @@ from pathlib import Path
 from tasks.database import DatabaseLimits
 from tasks.environment import checkout_path
 from tasks.errors import FollowUpFailed, PackrankError, StoreError
-from tasks.keep.publish import publish_run, unpublish_run
 from tasks.keep.store import Store, run_lock
 from tasks.offer.database_copy import copy_published
 from tasks.offer.exports import PublishedNight, export_night
+from tasks.offer.publish import publish_run, unpublish_run
 from tasks.offer.retention import Horizon, delete_old_runs, delete_old_windows
 from tasks.settings import StoreSettings, store_settings
 
@@ -74,7 +74,7 @@ def _ends(store: Store, settings: StoreSettings, run_id: str) -> list[Step]:
     steps: list[Step] = []
     if settings.keep_nights is not None:
         runs = Horizon(run["name"], run_id, settings.keep_nights)
-        steps.append(lambda: delete_old_runs(store, runs))
+        steps.append(lambda: delete_old_runs(store, runs, settings.spool_folder(store.path)))
     if settings.keep_window_nights is not None:
         windows = Horizon(run["name"], run_id, settings.keep_window_nights)
         steps.append(lambda: delete_old_windows(store, windows))

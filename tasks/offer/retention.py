@@ -4,6 +4,7 @@ Knows nothing of how a run was published.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
@@ -22,10 +23,10 @@ class Horizon:
         return {"name": self.name, "run_id": self.run_id, "keep_nights": self.nights}
 
 
-def delete_old_runs(store: Store, horizon: Horizon) -> str:
+def delete_old_runs(store: Store, horizon: Horizon, spool_folder: Path) -> str:
     """Deletes every row of the runs older than the horizon, unfinished ones included.
 
-    A run whose score rows a younger run points to stays whole. A spool that an unfinished one left goes too.
+    A run whose score rows a younger run points to stays whole. What an unfinished one left in `spool_folder` goes too.
 
     Returns:
         What to tell, one line.
@@ -35,7 +36,7 @@ def delete_old_runs(store: Store, horizon: Horizon) -> str:
     """
     old = _delete(store, horizon, "offer/find_old_runs", "offer/delete_old_runs")
     for run_id in old:
-        Spool(store.path.parent / "spool" / store.path.stem, run_id).remove()
+        Spool(spool_folder, run_id).remove()
     return f"retention: {len(old)} old runs deleted"
 
 

@@ -14,9 +14,10 @@ from tasks.database import Database
 from tasks.errors import InputError
 from tasks.read.documents import unroll
 from tasks.read.parquet_files import Column, ParquetInput, read_batches
-from tasks.read.queries import CountTokens, check_no_null_ids, check_one_text_each
+from tasks.read.queries import CountTokens, IsOwn, check_no_null_ids, check_one_text_each, own_rows
 
 MAX_CANDIDATES = 65_535  # places in a list are stored as USMALLINT
+FEW_ROWS = 1_000  # of a shard's candidates say little of the night's: a share is not judged by them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class CandidateLimits:
     max_unmatched_share: float
     limit_queries: int | None
     max_query_tokens: int
+    is_own: IsOwn | None = None  # of which queries rows are staged at all; of all if not given
 
 
 def candidate_columns(names: dict[str, str]) -> tuple[Column, ...]:
@@ -64,12 +66,13 @@ def check_first_stage_order(opened: ParquetInput) -> None:
         )
 
 
-def stage_candidates(database: Database, opened: ParquetInput, rank_base: int) -> None:
+def stage_candidates(database: Database, opened: ParquetInput, limits: CandidateLimits) -> None:
     """Fills `candidate_rows` from flat candidates.
 
     Raises:
         InputError: a rank below `rank_base`.
     """
+    rank_base = limits.rank_base
     for file, batch in read_batches(opened, ["query_id", "doc_id", "rank", "score"]):
         ranks = batch.column("rank")
         too_low = pc.less(ranks, rank_base)
@@ -88,10 +91,10 @@ def stage_candidates(database: Database, opened: ParquetInput, rank_base: int) -
                 "given_score": batch.column("score"),
             }
         )
-        database.execute("stage/insert_candidate_rows", tables={"rows": rows})
+        database.execute("stage/insert_candidate_rows", tables={"rows": own_rows(rows, limits.is_own)})
 
 
-def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTokens) -> None:
+def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTokens, is_own: IsOwn | None) -> None:
     """Fills `query_rows`, `document_rows` and `candidate_rows` from the nested layout.
 
     Raises:
@@ -100,11 +103,12 @@ def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTo
     row_no = 0
     for file, batch in read_batches(opened, ["query_id", "text", "candidates"]):
         check_no_null_ids(opened, file.path, file.num_rows, batch.column("query_id"))
-        lengths = count_tokens([text or "" for text in batch.column("text").to_pylist()])
-        queries = pa.table({"query_id": batch.column("query_id"), "text": batch.column("text"), "num_tokens": lengths})
+        queries = own_rows(pa.Table.from_batches([batch.select(["query_id", "text"])]), is_own)
+        lengths = count_tokens([text or "" for text in queries.column("text").to_pylist()])
+        queries = queries.append_column("num_tokens", pa.array(lengths, pa.int32()))
         database.execute("stage/insert_query_rows", tables={"rows": queries})
         flat = unroll(batch, f"{opened.source}: {file.path}: candidates")
-        rows = flat.append_column("row_no", pa.array(np.arange(row_no, row_no + flat.num_rows)))
+        rows = own_rows(flat.append_column("row_no", pa.array(np.arange(row_no, row_no + flat.num_rows))), is_own)
         database.execute("stage/insert_nested_documents", tables={"rows": rows})
         database.execute("stage/insert_nested_candidates", tables={"rows": rows})
         row_no += flat.num_rows
@@ -123,7 +127,7 @@ def match_candidates(database: Database, inputs: dict[str, ParquetInput], limits
         "stage/number_queries", {"limit_queries": limits.limit_queries, "max_query_tokens": limits.max_query_tokens}
     )
     database.execute("stage/number_documents")
-    _check_matches(database, inputs, limits.max_unmatched_share)
+    _check_matches(database, inputs, limits)
     database.execute("stage/quarantine_queries", {"max_query_tokens": limits.max_query_tokens})
     database.execute("stage/quarantine_candidates", {"max_query_tokens": limits.max_query_tokens})
     database.execute("stage/order_candidates", {"top_k": limits.top_k})
@@ -142,23 +146,26 @@ def _check_lengths(database: Database, inputs: dict[str, ParquetInput]) -> None:
         )
 
 
-def _check_matches(database: Database, inputs: dict[str, ParquetInput], max_unmatched_share: float) -> None:
+def _check_matches(database: Database, inputs: dict[str, ParquetInput], limits: CandidateLimits) -> None:
     if "nested" in inputs:
         return  # each query brings its own documents
     for side, column in (("queries", "query_id"), ("documents", "doc_id")):
         (found,) = database.query(f"stage/count_unmatched_{side}").to_pylist()
-        _check_side(inputs["candidates"], inputs[side], column, found, max_unmatched_share)
+        _check_side(inputs["candidates"], inputs[side], column, found, limits)
 
 
 def _check_side(
-    candidates: ParquetInput, other: ParquetInput, column: str, found: dict[str, object], max_unmatched_share: float
+    candidates: ParquetInput, other: ParquetInput, column: str, found: dict[str, object], limits: CandidateLimits
 ) -> None:
+    max_unmatched_share = limits.max_unmatched_share
     num_rows, num_unmatched = int(str(found["num_rows"])), int(str(found["num_unmatched"]))
     if num_unmatched == 0:
         return
     mixes_types = candidates.holds_integers(column) != other.holds_integers(column)
     if num_unmatched < num_rows and not mixes_types and num_unmatched <= max_unmatched_share * num_rows:
         return
+    if limits.is_own is not None and num_rows < FEW_ROWS and not mixes_types:
+        return  # the check of the rows that were set aside sees them all
     missing, there = found["missing"], found["there"]
     raise InputError(
         f"candidates: {candidates.files[0].path}: {column} ({candidates.type_of(column)}): "

@@ -15,6 +15,8 @@ from tasks.read.parquet_files import Column, ParquetInput, read_batches
 
 CountTokens = Callable[[Sequence[str]], np.ndarray]  # texts -> int32 tokens of each as it stands in a prompt; 0: blank
 
+IsOwn = Callable[[pa.Array], pa.Array]  # query ids -> whether each is to be staged: a shard's are
+
 
 def query_columns(names: dict[str, str]) -> tuple[Column, ...]:
     """The columns of `queries`, under their names in the files."""
@@ -24,7 +26,9 @@ def query_columns(names: dict[str, str]) -> tuple[Column, ...]:
     )
 
 
-def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountTokens) -> None:
+def stage_queries(
+    database: Database, opened: ParquetInput, count_tokens: CountTokens, is_own: IsOwn | None = None
+) -> None:
     """Fills `query_rows(query_id, text, num_tokens)`.
 
     Raises:
@@ -32,11 +36,16 @@ def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountT
     """
     for file, batch in read_batches(opened, ["query_id", "text"]):
         check_no_null_ids(opened, file.path, file.num_rows, batch.column("query_id"))
-        texts = [text or "" for text in batch.column("text").to_pylist()]
+        rows = own_rows(pa.Table.from_batches([batch]), is_own)
+        texts = [text or "" for text in rows.column("text").to_pylist()]
         lengths = pa.array(count_tokens(texts), pa.int32())
-        rows = batch.append_column("num_tokens", lengths)
-        database.execute("stage/insert_query_rows", tables={"rows": pa.Table.from_batches([rows])})
+        database.execute("stage/insert_query_rows", tables={"rows": rows.append_column("num_tokens", lengths)})
     check_one_text_each(database, opened)
+
+
+def own_rows(rows: pa.Table, is_own: IsOwn | None) -> pa.Table:
+    """The rows of the queries that are staged."""
+    return rows if is_own is None else rows.filter(is_own(rows.column("query_id").combine_chunks()))
 
 
 def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:

@@ -161,12 +161,12 @@ def stage_input(
 def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:
     inputs = found.inputs
     if "nested" in inputs:
-        stage_nested(database, inputs["nested"], encoder.count_query_tokens)
+        stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.is_own)
         return
-    stage_queries(database, inputs["queries"], encoder.count_query_tokens)
+    stage_queries(database, inputs["queries"], encoder.count_query_tokens, limits.is_own)
     stage_document_ids(database, inputs["documents"])
     check_duplicates(database, inputs["documents"])
-    stage_candidates(database, inputs["candidates"], limits.rank_base)
+    stage_candidates(database, inputs["candidates"], limits)
 
 
 def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:

@@ -72,6 +72,7 @@ class Arm:
             "packing.driver": "generate",  # all prompts wait inside the engine, where queue time is measured
             "packing.batch_loads": ALL_AT_ONCE,
             "packing.timeline": True,
+            "packing.shards": 1,
             "checks.canary": "off",
             "checks.max_fallback_share": 1.0,
             "checks.max_partial_share": 1.0,

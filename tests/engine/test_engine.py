@@ -165,6 +165,32 @@ def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_no
     assert rows(killed, "select count(*) as n from batches where num_prompts > 0")[0]["n"] >= 4
 
 
+@pytest.mark.soak
+@pytest.mark.fault(38)
+def test_shards_on_the_real_engine_have_the_rows_of_a_night_without(tmp_path):
+    """Deterministic packing: three starts of the engine."""
+    inputs = make_inputs(tmp_path / "in", [8, 8, 6, 4])
+    found = {}
+    for shards in (1, 2):
+        (tmp_path / str(shards)).mkdir()
+        values = inputs | ENGINE | {"packing.deterministic": True, "packing.shards": shards}
+        prepared = prepare_night(NightRequest(config=make_settings(tmp_path / str(shards), SAMPLE_MODEL, values)))
+        run_night(prepared)
+        found[shards] = [
+            rows(prepared, "select * exclude (run_id) from scores order by query_id, rank"),
+            rows(
+                prepared, "select * exclude (run_id, answer) from outcomes order by query_id, round, window_no, attempt"
+            ),
+        ]
+
+    assert len(found[1][0]) == 26
+    assert found[2] == found[1]
+    assert rows(prepared, "select distinct shard from batches where num_prompts > 0 order by shard") == [
+        {"shard": 0},
+        {"shard": 1},
+    ]
+
+
 def test_doctor_starts_the_engine(tmp_path):
     inputs = make_inputs(tmp_path / "in", [3])
     config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE)

@@ -23,17 +23,29 @@ from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.states import Crashed, Failed
 
-from flows import alerts, local_server
+from flows import alerts, local_server, shard
 from flows.alerts import Alert, kind_of, message_of, send
 from tasks.database import DatabaseLimits, open_database
-from tasks.errors import AlreadyInProgress, CheckFailed, ConfigError, EngineError, InputError, PromptTooLong
+from tasks.errors import (
+    AlreadyInProgress,
+    CanaryFailed,
+    CheckFailed,
+    ConfigError,
+    EngineError,
+    InputError,
+    PackrankError,
+    PromptTooLong,
+)
+from tasks.keep.shards import ShardFolder, ShardRecord
 from tasks.settings import alert_settings, load_settings
 from tests.makers import FAKE_VLLM, ROOT, asked, make_inputs, make_settings, write_parquet
 from tests.night.test_night import engines_of
@@ -75,20 +87,24 @@ class Stack:
         self.started = []
 
     def start_worker(self):
+        self.worker = self.new_worker("gpu")
+
+    def new_worker(self, pool, env=()):
         folder = self.state / "worker's folder"
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "gpu", "--limit", "2"]
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", "2"]
         with (self.state / "logs" / "worker.log").open("ab") as log:
-            self.worker = subprocess.Popen(
-                command, cwd=folder, env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            return subprocess.Popen(
+                command, cwd=folder, env=self.env | dict(env), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
 
-    def stop_worker(self):
-        while self.worker.poll() is None:
-            self.worker.terminate()
+    def stop_worker(self, worker=None):
+        worker = worker or self.worker
+        while worker.poll() is None:
+            worker.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self.worker.wait(2)
+                worker.wait(2)
 
     def ask(self, address, /, method="POST", **body):
         request = urllib.request.Request(
@@ -137,6 +153,11 @@ class Stack:
         )
         self.started.append(run["id"])
         return run["id"]
+
+    def shards(self):
+        """The flow runs of shards: (name, state, id), in the order of their names."""
+        found = self.ask("/flow_runs/filter", flows={"name": {"any_": ["rerank-shard"]}})
+        return sorted((run["name"], run["state"]["type"], run["id"]) for run in found)
 
     def end_all(self):
         """What a failed test left behind does not turn away the next one's night."""
@@ -262,6 +283,26 @@ def night(stack, tmp_path, model_folder):
     stack.end_all()
 
 
+@pytest.fixture
+def shard_night(stack, night):
+    """A night in two shards, and two slots for them, whose engines behave as told."""
+    workers = []
+
+    def make(**behaviour):
+        one = night(packing__shards=2)
+        one.tell(**behaviour)
+        workers.append(stack.new_worker("gpu-shards", one.env))
+        return one
+
+    yield make
+    for _, _, run in stack.shards():
+        if (process := process_of(run)) is not None:
+            os.kill(process, signal.SIGKILL)
+        stack.ask(f"/flow_runs/{run}", "DELETE")
+    for worker in workers:
+        stack.stop_worker(worker)
+
+
 class Hook:
     """A web hook on loopback that keeps what it was sent."""
 
@@ -321,6 +362,12 @@ def unpacked(blob):
     lines = blob.replace(b"\\n", b"").replace(b"\n", b"")
     runs = re.findall(rb"[A-Za-z0-9+/]{16,}", lines)
     return blob + b"".join(base64.b64decode(run[: len(run) // 4 * 4]) for run in runs)
+
+
+def engines_of_shards(stack):
+    """The engines of the shards' flow runs, one each."""
+    processes = [process for _, _, run in stack.shards() if (process := process_of(run)) is not None]
+    return [engine for process in processes for engine in engines_of(process)]
 
 
 def engine_and_process_are_gone(process):
@@ -483,6 +530,90 @@ def test_a_night_whose_worker_was_killed_with_it_does_not_keep_the_next_from_run
         {"night": date(2026, 11, 28), "status": "failed", "error": "killed: its process ended without a word"},
         {"night": date(2026, 11, 29), "status": "published", "error": None},
     ]
+
+
+@pytest.mark.fault(8, 10)
+def test_of_two_shards_the_one_whose_process_is_killed_is_started_again_alone(stack, shard_night):
+    """q000 is the first shard's, in five rounds; the others are the second's."""
+    one = shard_night(batch_s=1.0)
+    flow_run = stack.start(one)
+    spool = one.folder / "var" / "spool"
+    wait_for(lambda: len(list(spool.glob("test/*/0/[0-9]*"))) == 3 or stack.state_of(flow_run)["type"] in FINAL)
+    ((name, state, first), (other, _, second)) = stack.shards()
+    assert state == "RUNNING", stack.logs(flow_run)
+
+    process = process_of(first)
+    os.kill(process, signal.SIGKILL)
+
+    assert stack.wait(flow_run)["type"] == "COMPLETED", stack.logs(flow_run)
+    assert engine_and_process_are_gone(process)
+    ended = stack.shards()
+    assert [(each, state) for each, state, _ in ended] == [(name, "COMPLETED"), (name, "CRASHED"), (other, "COMPLETED")]
+    assert [run for _, _, run in ended[1:]] == [first, second]
+    (run,) = one.rows("select run_id, status, num_queries, device from runs")
+    assert (name, other) == (f"{run['run_id']}.0", f"{run['run_id']}.1")
+    assert (run["status"], run["num_queries"], run["device"]) == ("published", 3, "fake")
+    assert one.rows("select count(*) as n from latest_scores") == [{"n": sum(LISTS)}]
+    assert one.rows("select count(*) as n from windows") == [{"n": NUM_WINDOWS}]
+    assert one.num_different == NUM_WINDOWS
+    assert one.num_asked <= NUM_WINDOWS + 1  # the window that it was at
+    assert any("It is started once more" in message for _, message in stack.logs(flow_run))
+    assert not (spool / "test" / run["run_id"]).exists()
+
+
+@pytest.mark.fault(15)
+def test_a_night_that_is_cancelled_stops_its_shards(stack, shard_night):
+    one = shard_night(batch_s=300)
+    flow_run = stack.start(one)
+    wait_for(lambda: len(engines_of_shards(stack)) == 2 or stack.state_of(flow_run)["type"] in FINAL)
+    processes = engines_of_shards(stack)
+    assert processes, stack.logs(flow_run)
+
+    answer = stack.prefect("flow-run", "cancel", flow_run)
+
+    assert answer.returncode == 0, answer.stderr
+    assert stack.wait(flow_run)["type"] == "CANCELLED"
+    wait_for(lambda: {state for _, state, _ in stack.shards()} == {"CANCELLED"})
+    wait_for(lambda: not any(is_alive(process) for process in processes))
+    assert one.rows("select status from runs") == [{"status": "cancelled"}]
+
+
+@pytest.mark.parametrize(
+    ("state", "num_starts", "kind", "words"),
+    [
+        (Crashed(message="gone"), 1, None, None),  # started once more
+        (Crashed(message="gone"), 2, PackrankError, "shard 1: Crashed: gone. It was started 2 times; flow run"),
+        (Failed(name="EngineError", message="lost"), 1, None, None),
+        (Failed(name="InputError", message="no column"), 1, InputError, "run r, shard 1: InputError: no column"),
+        (Failed(name="CanaryFailed", message="wrong"), 1, CanaryFailed, "run r, shard 1: CanaryFailed: wrong"),
+    ],
+)
+def test_a_shard_is_started_once_more_unless_that_would_only_say_the_same(tmp_path, state, num_starts, kind, words):
+    watched = shard._Watched(ShardFolder(tmp_path, "r", 1), flow_run_id=uuid4(), num_starts=num_starts)
+
+    ended = shard._conclude(watched, state)
+
+    assert type(ended) is (kind or type(None))
+    assert words is None or words in str(ended)
+    assert (watched.flow_run_id is None) == (kind is None)
+
+
+def test_a_shard_that_wrote_its_record_is_done_whatever_prefect_says(tmp_path):
+    folder = ShardFolder(tmp_path, "r", 1)
+    folder.write(ShardRecord(is_done=True, host="h", versions={}, engine=None, canaries=()))
+
+    assert shard._conclude(shard._Watched(folder, uuid4(), 1), Crashed(message="gone")) is folder
+
+
+def test_a_shard_that_runs_without_its_lock_for_a_minute_has_lost_its_machine(tmp_path):
+    watched = shard._Watched(ShardFolder(tmp_path, "r", 1), uuid4(), 1)
+
+    assert not shard._is_lost(watched, now=100.0)  # it may not have begun
+    assert not shard._is_lost(watched, now=159.0)
+    with watched.folder.lock():
+        assert not shard._is_lost(watched, now=161.0)
+    assert not shard._is_lost(watched, now=170.0)
+    assert shard._is_lost(watched, now=231.0)
 
 
 @pytest.mark.fault(84)

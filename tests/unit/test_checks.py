@@ -8,8 +8,8 @@ import pytest
 from tasks.database import DatabaseLimits, read_sql
 from tasks.judge.summary import summarise
 from tasks.keep.checks import checks_of, failed_checks, run_checks
-from tasks.keep.publish import publish_run
 from tasks.keep.store import Store
+from tasks.offer.publish import publish_run
 from tasks.settings import CheckSettings
 from tests.makers import make_finished_run
 

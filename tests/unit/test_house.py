@@ -152,7 +152,7 @@ def test_the_gpu_lock_has_no_cpu_build_and_both_locks_fit_pyproject():
 
 def test_the_deployment_has_the_schedule_of_its_settings():
     document = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
-    (deployment,) = document["deployments"]
+    deployment, shard = document["deployments"]
     (schedule,) = deployment["schedules"]
     settings = load_settings(ROOT / deployment["parameters"]["config"])
 
@@ -162,6 +162,9 @@ def test_the_deployment_has_the_schedule_of_its_settings():
     assert deployment["entrypoint"] == "flows.nightly_rerank:nightly_rerank"
     assert deployment["parameters"]["publish"] is True
     assert deployment["work_pool"]["name"] == "gpu"
+    assert shard["entrypoint"] == "flows.shard:rerank_shard"
+    assert shard["work_pool"] == deployment["work_pool"] | {"name": "gpu-shards"}
+    assert not shard.keys() & {"schedules", "parameters", "concurrency_limit"}  # only a night starts it
 
 
 def test_rooms_have_at_most_eight_files():

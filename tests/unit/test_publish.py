@@ -6,9 +6,9 @@ import pytest
 
 from tasks.database import DatabaseLimits
 from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, PackrankError, StoreError
-from tasks.keep.publish import publish_run
 from tasks.keep.store import Store, run_lock
 from tasks.offer.publication import publish_by_hand, unpublish_by_hand
+from tasks.offer.publish import publish_run
 from tests.makers import make_finished_run
 
 NIGHTS = [date(2026, 11, day) for day in (27, 28, 29)]

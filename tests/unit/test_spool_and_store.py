@@ -212,6 +212,7 @@ def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store
     held(3.0)
 
     ledger.commit(ledger.next_id(), make_tables(0))
+    ledger.flush()
     assert len(spool.batches()) == 1
     assert "stay in the spool" in caplog.text
 

@@ -126,7 +126,7 @@ class LLM:
         self._tokenizer = Tokenizer.from_file(str(Path(args.model) / "tokenizer.json"))
         self._max_model_len = args.max_model_len
         block_size = self._told.get("block_size", args.block_size or 16)
-        num_blocks = self._told.get("num_gpu_blocks", 4_000)
+        num_blocks = self._told.get("num_gpu_blocks", 4_000) * args.tensor_parallel_size
         concurrency = num_blocks / -(-args.max_model_len // block_size)
         self._last_ts = self._latest_ts = 0.0
         self._is_call = False

@@ -13,6 +13,7 @@ class EngineArgs:
     enforce_eager: bool = False
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
     block_size: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -1,0 +1,157 @@
+"""One shard of a run: an ordinary ranking stage over the queries that are its own, whose batches stay in the spool.
+
+    order -> lock -> stage own queries -> load own spool into a scratch database -> rank -> shard.json
+
+The night's database is never opened here: what is known of the run and of the earlier one comes from the spool, so a
+shard may run on any machine that sees that folder. Killed at any moment it goes on from its own batches. Knows nothing
+of Prefect, nor of other shards.
+"""
+
+import logging
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import ConfigError
+from tasks.keep.disk import told_when_full
+from tasks.keep.fingerprints import library_versions
+from tasks.keep.shards import KeptSpool, ShardFolder, ShardOrder, ShardRecord, queries_of, read_order
+from tasks.keep.store import Store
+from tasks.keep.tables import SCHEMAS
+from tasks.night.ranking import ENGINE_COLUMNS, OnProgress, Part, RankStage
+from tasks.night.request import PreparedNight
+from tasks.night.runs import new_run
+from tasks.rank.reuse import EarlierRun
+from tasks.read.staging import StagedInput
+
+logger = logging.getLogger(__name__)
+
+EARLIER = "earlier.parquet"  # beside the order
+
+
+def rank_shard(prepared: PreparedNight, run_id: str, shard: int, *listeners: OnProgress) -> None:
+    """Ranks every query of a shard that its spool has no row of, and tells in shard.json what was done.
+
+    Args:
+        prepared: the run's night.
+        run_id: of the run.
+        shard: which one.
+        listeners: each is told (windows done, windows in all) after every batch.
+
+    Raises:
+        AlreadyRunning: another process ranks this shard.
+        ConfigError: this machine's settings, model or input are not those of the run.
+        StoreError: nobody asks for the shard; or the spool cannot be written.
+        InputError, EngineError, CanaryFailed: as a night's.
+    """
+    folder = ShardFolder(prepared.settings.spool_folder, run_id, shard)
+    order = read_order(folder.path.parent)
+    _require_same_night(prepared, order, folder)
+    with folder.lock():
+        if folder.is_done:
+            logger.info("run_id=%s shard=%d already done", run_id, shard)
+            return
+        if folder.has_gaps:
+            logger.warning("run_id=%s shard=%d lost some of its batches: all are computed again", run_id, shard)
+            folder.clear()
+        scratch = prepared.work_folder / "shards" / prepared.settings.database_path.stem / f"{run_id}.{shard}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            with told_when_full(scratch):
+                _Shard(prepared, folder, order, scratch).rank(*listeners)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _require_same_night(prepared: PreparedNight, order: ShardOrder, folder: ShardFolder) -> None:
+    where = f"run {folder.run_id}, shard {folder.shard} on {socket.gethostname()}"
+    if folder.shard >= order.num_shards:
+        raise ConfigError(f"{where}: the run has {order.num_shards} shards, wanted 0 to {order.num_shards - 1}.")
+    if prepared.base_run_id != order.base_run_id:
+        raise ConfigError(
+            f"{where}: settings, model and input are those of {prepared.base_run_id} here, wanted {order.base_run_id}. "
+            "All must be the same everywhere, times of the model's files included (rsync -a), and the input must "
+            "not have changed since the run began."
+        )
+
+
+class _Shard:
+    """A shard whose lock is held."""
+
+    def __init__(self, prepared: PreparedNight, folder: ShardFolder, order: ShardOrder, scratch: Path) -> None:
+        self._prepared = prepared
+        self._folder = folder
+        self._order = order
+        self._scratch = scratch
+        self._store = Store(scratch / "shard.duckdb", prepared.settings.database_limits(scratch / "spill"))
+        self._before = folder.record()  # of a start that was killed
+
+    def rank(self, *listeners: OnProgress) -> None:
+        run_id = self._folder.run_id
+        self._prepared.require_space_to_stage(self._order.num_shards)
+        self._store.prepare()
+        self._store.begin_run(new_run(self._prepared, run_id, flow_run_id=None, reuse_run_id=None))
+        staged = self._prepared.stage(self._scratch / "staging", queries_of(self._folder.shard, self._order.num_shards))
+        logger.info(
+            "run_id=%s shard=%d/%d queries=%d candidates=%d quarantined=%d",
+            run_id,
+            self._folder.shard,
+            self._order.num_shards,
+            staged.num_queries,
+            staged.num_candidates,
+            staged.quarantine.num_rows,
+        )
+        RankStage(self._prepared, run_id, self._store, staged, self._part()).rank(*listeners)
+        self._tell(staged)
+
+    def _part(self) -> Part:
+        logs = self._prepared.work_folder / "logs"
+        return Part(
+            shard=self._folder.shard,
+            spool=KeptSpool(self._folder),
+            earlier=self._load_earlier(),
+            scratch=self._scratch / "tmp",
+            log_path=logs / f"{self._folder.run_id}.shard{self._folder.shard}.engine.log",
+            on_begun=self._tell,
+        )
+
+    def _load_earlier(self) -> EarlierRun | None:
+        """The run whose rows may be reused; its rankings go into the scratch database."""
+        order = self._order
+        if order.earlier_run_id is None or order.recipe_change is None:
+            return None
+        path = self._folder.path.parent / EARLIER
+        is_own = queries_of(self._folder.shard, order.num_shards)
+        with self._store.unit_of_work() as database, database.transaction():
+            for batch in pq.ParquetFile(path).iter_batches():
+                own = batch.filter(is_own(batch.column("query_id")))
+                table = pa.Table.from_batches([own]).cast(SCHEMAS["rankings"])
+                database.execute("load/insert_rankings", tables={"incoming": table})
+        return EarlierRun(order.earlier_run_id, order.recipe_change)
+
+    def _tell(self, staged: StagedInput | None = None) -> None:
+        """Writes the record: of the engine as soon as it has begun, of everything once all is ranked."""
+        run = self._store.find_run(self._folder.run_id)
+        assert run is not None, self._folder.run_id
+        canaries = tuple(self._store.query("run/list_canaries", {"run_id": self._folder.run_id}).to_pylist())
+        engine: Mapping[str, Any] | None = {name: run[name] for name in ENGINE_COLUMNS}
+        if run["device"] is None:  # this start has asked nothing
+            engine, canaries = (None, ()) if self._before is None else (self._before.engine, self._before.canaries)
+        self._folder.write(
+            ShardRecord(
+                is_done=staged is not None,
+                host=socket.gethostname(),
+                versions=library_versions(),
+                engine=engine,
+                canaries=canaries,
+                num_batches=len(self._folder.batch_nos()),
+                num_queries=0 if staged is None else staged.num_queries,
+                num_candidates=0 if staged is None else staged.num_candidates,
+                notes={} if staged is None else staged.notes,
+            )
+        )
