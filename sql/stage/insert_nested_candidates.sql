@@ -1,4 +1,5 @@
--- Adds one Arrow batch of unrolled nested candidates.
+-- Adds one Arrow batch of unrolled nested candidates, of a sample those of the queries that are drawn.
 insert into candidate_rows by name
 select query_id, doc_id, doc_id || chr(31) || hash(text) as doc_key, given_rank, given_score
-from rows;
+from rows
+where $sample_share >= 1 or md5_number_lower($sample_seed || query_id) < $sample_share * 18446744073709551616;

@@ -16,7 +16,7 @@ from tasks.prompt.model_files import find_model_folder
 from tasks.rank.recipe import Recipe, build_recipe
 from tasks.rank.reuse import ReuseFrom
 from tasks.read.arrival import await_night_input
-from tasks.read.candidates import CandidateLimits
+from tasks.read.candidates import EVERY_QUERY, CandidateLimits, QuerySample
 from tasks.read.staging import NightInput, StagedInput, stage_input
 from tasks.settings import Settings, load_settings
 
@@ -75,8 +75,8 @@ class PreparedNight:
             max_query_tokens=self.recipe.main.sizes.max_query_tokens,
         )
 
-    def stage(self, folder: Path) -> StagedInput:
-        """Reads and lays out the input in `folder`.
+    def stage(self, folder: Path, sample: QuerySample = EVERY_QUERY) -> StagedInput:
+        """Reads and lays out the input, or a sample of its queries, in `folder`.
 
         Raises:
             InputError: see `stage_input`.
@@ -85,7 +85,7 @@ class PreparedNight:
             self.found,
             folder,
             self.recipe.main.builder,
-            self.candidate_limits,
+            replace(self.candidate_limits, sample=sample),
             self.recipe.main.sizes.max_passage_tokens,
             self.settings.database_limits(folder / "spill"),
         )

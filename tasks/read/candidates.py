@@ -20,6 +20,22 @@ MAX_CANDIDATES = 65_535  # places in a list are stored as USMALLINT
 
 
 @dataclass(frozen=True, slots=True)
+class QuerySample:
+    """Some of the queries, each drawn by the hash of its id; the others' rows are read past."""
+
+    share: float  # of the queries
+    seed: str = ""
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """As the statements that take rows in want them."""
+        return {"sample_share": self.share, "sample_seed": self.seed}
+
+
+EVERY_QUERY = QuerySample(share=1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateLimits:
     """What `[inputs]` and `[checks]` say of candidates."""
 
@@ -28,6 +44,7 @@ class CandidateLimits:
     max_unmatched_share: float
     limit_queries: int | None
     max_query_tokens: int
+    sample: QuerySample = EVERY_QUERY
 
 
 def candidate_columns(names: dict[str, str]) -> tuple[Column, ...]:
@@ -64,7 +81,7 @@ def check_first_stage_order(opened: ParquetInput) -> None:
         )
 
 
-def stage_candidates(database: Database, opened: ParquetInput, rank_base: int) -> None:
+def stage_candidates(database: Database, opened: ParquetInput, rank_base: int, sample: QuerySample) -> None:
     """Fills `candidate_rows` from flat candidates.
 
     Raises:
@@ -88,10 +105,10 @@ def stage_candidates(database: Database, opened: ParquetInput, rank_base: int) -
                 "given_score": batch.column("score"),
             }
         )
-        database.execute("stage/insert_candidate_rows", tables={"rows": rows})
+        database.execute("stage/insert_candidate_rows", sample.parameters, {"rows": rows})
 
 
-def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTokens) -> None:
+def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTokens, sample: QuerySample) -> None:
     """Fills `query_rows`, `document_rows` and `candidate_rows` from the nested layout.
 
     Raises:
@@ -102,11 +119,11 @@ def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTo
         check_no_null_ids(opened, file.path, file.num_rows, batch.column("query_id"))
         lengths = count_tokens([text or "" for text in batch.column("text").to_pylist()])
         queries = pa.table({"query_id": batch.column("query_id"), "text": batch.column("text"), "num_tokens": lengths})
-        database.execute("stage/insert_query_rows", tables={"rows": queries})
+        database.execute("stage/insert_query_rows", sample.parameters, {"rows": queries})
         flat = unroll(batch, f"{opened.source}: {file.path}: candidates")
         rows = flat.append_column("row_no", pa.array(np.arange(row_no, row_no + flat.num_rows)))
-        database.execute("stage/insert_nested_documents", tables={"rows": rows})
-        database.execute("stage/insert_nested_candidates", tables={"rows": rows})
+        database.execute("stage/insert_nested_documents", sample.parameters, {"rows": rows})
+        database.execute("stage/insert_nested_candidates", sample.parameters, {"rows": rows})
         row_no += flat.num_rows
     check_one_text_each(database, opened)
 

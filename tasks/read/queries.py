@@ -3,7 +3,7 @@
 Knows nothing of candidates and documents.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,10 @@ def query_columns(names: dict[str, str]) -> tuple[Column, ...]:
     )
 
 
-def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountTokens) -> None:
-    """Fills `query_rows(query_id, text, num_tokens)`.
+def stage_queries(
+    database: Database, opened: ParquetInput, count_tokens: CountTokens, sample: Mapping[str, object]
+) -> None:
+    """Fills `query_rows(query_id, text, num_tokens)` with the queries of the sample.
 
     Raises:
         InputError: a null query_id, or one id with two texts.
@@ -35,7 +37,7 @@ def stage_queries(database: Database, opened: ParquetInput, count_tokens: CountT
         texts = [text or "" for text in batch.column("text").to_pylist()]
         lengths = pa.array(count_tokens(texts), pa.int32())
         rows = batch.append_column("num_tokens", lengths)
-        database.execute("stage/insert_query_rows", tables={"rows": pa.Table.from_batches([rows])})
+        database.execute("stage/insert_query_rows", sample, {"rows": pa.Table.from_batches([rows])})
     check_one_text_each(database, opened)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tasks.database import Database, DatabaseLimits, open_database
 from tasks.environment import ROOT
 from tasks.read.candidates import (
+    EVERY_QUERY,
     CandidateLimits,
     candidate_columns,
     check_first_stage_order,
@@ -161,12 +162,12 @@ def stage_input(
 def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:
     inputs = found.inputs
     if "nested" in inputs:
-        stage_nested(database, inputs["nested"], encoder.count_query_tokens)
+        stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.sample)
         return
-    stage_queries(database, inputs["queries"], encoder.count_query_tokens)
-    stage_document_ids(database, inputs["documents"])
+    stage_queries(database, inputs["queries"], encoder.count_query_tokens, limits.sample.parameters)
+    stage_candidates(database, inputs["candidates"], limits.rank_base, limits.sample)
+    stage_document_ids(database, inputs["documents"], only_named=limits.sample != EVERY_QUERY)
     check_duplicates(database, inputs["documents"])
-    stage_candidates(database, inputs["candidates"], limits.rank_base)
 
 
 def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:
