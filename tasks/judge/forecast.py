@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime
 from typing import Annotated, Literal
 
 import numpy as np
@@ -238,29 +238,29 @@ def _flops_a_token(num_parameters: float, prompt_tokens: float) -> float:
 
 
 class Deadline:
-    """Watches a run's windows against the time by which it has to end; times are aware."""
+    """Holds a run's windows, as they are told, against the time by which it has to end; times are aware."""
 
-    def __init__(self, ends_at: datetime, begun_at: datetime, num_done: int) -> None:
-        """Begins to watch a run of which so many windows are done."""
+    def __init__(self, ends_at: datetime) -> None:
         self.ends_at = ends_at
-        self._begun_at = begun_at
-        self._num_done = num_done
+        self._begun_at: datetime | None = None
+        self._num_before = 0  # windows that were done before the first batch
         self._num_looks = 0
+
+    def begin(self, now: datetime) -> None:
+        """The first batch is asked now."""
+        self._begun_at = self._begun_at or now
 
     def has_passed(self, now: datetime) -> bool:
         """Whether nothing more may be asked."""
         return now >= self.ends_at
 
     def expected_end(self, now: datetime, done: int, total: int) -> datetime | None:
-        """When the run ends at the rate so far, told after every batch; None before that can be said."""
+        """When the run ends at its rate so far, asked after every batch; None while that cannot be told."""
+        if self._begun_at is None:
+            self._num_before = done
+            return None
         self._num_looks += 1
-        newly = done - self._num_done
+        newly = done - self._num_before
         if self._num_looks < LOOKS_BEFORE_A_WARNING or newly <= 0:
             return None
         return now + (now - self._begun_at) / newly * (total - done)
-
-
-def deadline_after(start: datetime, finish_by: time) -> datetime:
-    """The first such time of day after `start`, whose time zone it is in."""
-    ends_at = start.replace(hour=finish_by.hour, minute=finish_by.minute, second=0, microsecond=0)
-    return ends_at if ends_at > start else ends_at + timedelta(days=1)

@@ -4,8 +4,9 @@ Rates come from a file that `packrank bench` wrote, from a finished run, or from
 they were measured.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,21 @@ from tasks.environment import ROOT
 from tasks.errors import ConfigError, PackrankError, first_line
 from tasks.judge.forecast import DEVICES, Forecast, PrefillRate, Rates, forecast, parse_rates
 from tasks.judge.summary import SummaryTable, duration_text, pairs
+from tasks.keep.store import Store
 from tasks.night.request import PreparedNight
 from tasks.night.runs import store_of
 from tasks.prompt.model_files import find_model_folder
 from tasks.rank.recipe import Recipe, build_recipe
+from tasks.rank.reuse import EarlierRun, Standing, find_standings
 from tasks.rank.sizes import AGREEMENTS, Demand, count_demand, draw_queries
 from tasks.read.staging import StagedInput
 from tasks.settings import StrategySettings
 
-COUNTED_QUERIES = 200  # of a strategy's demand: the sample's own error is then some 2 %
+logger = logging.getLogger(__name__)
+
+DRAWN_QUERIES = 2_000  # of a run, for the share that is reused
+COUNTED_QUERIES = 1_000  # of these, for the night's own strategy: the sample's own error is then some 1 %
+COMPARED_QUERIES = 200  # for each other strategy
 
 ESTIMATE_NOTE = (
     "Estimate, not measured: bfloat16 on one GPU, prompts read at 35 to 60 % of the data sheet's dense FLOPs, answers "
@@ -89,16 +96,21 @@ class Asked:
     staged: StagedInput
     queries: Sequence[int]
     num_queries: int
-    counted: list[int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "counted", draw_queries(self.queries, COUNTED_QUERIES))
+    def demands(self, recipe: Recipe, most: int = COUNTED_QUERIES) -> list[Demand]:
+        """What they ask if the model agrees with the first stage in part, not at all, wholly; by `most` of them."""
+        counted = draw_queries(self.queries, most)
+        return [count_demand(self.staged, recipe, counted, self.num_queries, agreement) for agreement in AGREEMENTS]
 
-    def demands(self, recipe: Recipe) -> list[Demand]:
-        """What they ask if the model agrees with the first stage in part, not at all, and wholly."""
-        return [
-            count_demand(self.staged, recipe, self.counted, self.num_queries, agreement) for agreement in AGREEMENTS
-        ]
+
+@dataclass(frozen=True, slots=True)
+class RunToForecast:
+    """A run that is about to ask its first batch."""
+
+    run_id: str
+    store: Store
+    staged: StagedInput
+    earlier: EarlierRun | None  # whose rows it may reuse
 
 
 def rates_path(prepared: PreparedNight) -> Path:
@@ -177,6 +189,50 @@ def time_tables(prepared: PreparedNight, asked: Asked, outlook: Outlook) -> list
     return tables
 
 
+def note_forecast(prepared: PreparedNight, run: RunToForecast, device: str) -> Forecast | None:
+    """Stores what the run is expected to take by the rates beside its database; None where that cannot be told.
+
+    Of a run that is taken up again the first forecast stays.
+    """
+    try:
+        rates = known_rates(prepared)
+        if rates is None:
+            return None
+        if rates.device not in (None, device):
+            logger.warning("run_id=%s no forecast: the rates are of %s, not of %s", run.run_id, rates.device, device)
+            return None
+        expected = forecast(rates, _asked_of(prepared, run).demands(prepared.recipe))
+    except ConfigError as error:
+        logger.warning("run_id=%s no forecast: %s", run.run_id, error)
+        return None
+    with run.store.unit_of_work() as database, database.transaction():
+        database.execute(
+            "forecast/insert_forecast",
+            {
+                "run_id": run.run_id,
+                "low_s": expected.low_s,
+                "expected_s": expected.expected_s,
+                "high_s": expected.high_s,
+                "rates": rates.source,
+            },
+        )
+    logger.info("run_id=%s forecast=%s rates=%s", run.run_id, _range_text(expected), rates.source)
+    return expected
+
+
+def _asked_of(prepared: PreparedNight, run: RunToForecast) -> Asked:
+    """The queries of a run that are not reused, as a sample shows."""
+    staged = run.staged
+    drawn = draw_queries(range(staged.num_queries), DRAWN_QUERIES)
+    standings: dict[str, Standing] = {}
+    if run.earlier is not None:
+        with run.store.unit_of_work() as database:
+            standings = find_standings(database, run.earlier, staged, prepared.recipe, drawn)
+    reused = {query_id for query_id, standing in standings.items() if standing.reused_run_id is not None}
+    asked = [query_index for query_index in drawn if staged.query_ids[query_index] not in reused]
+    return Asked(staged, asked, round(len(asked) * staged.num_queries / max(1, len(drawn))))
+
+
 def _time_table(prepared: PreparedNight, rates: Rates, expected: Forecast) -> SummaryTable:
     gpus = num_gpus(prepared)
     figures = [
@@ -208,7 +264,7 @@ def _options(prepared: PreparedNight, asked: Asked, rates: Rates, own: Sequence[
             recipe = build_recipe(prepared.settings.model_copy(update={"strategy": changed}), folder)
         except (ConfigError, ValidationError):
             continue  # does not go with the decode mode, or its windows do not fit
-        demands = asked.demands(recipe)
+        demands = asked.demands(recipe, COMPARED_QUERIES)
         options.append(Option(variant.label, variant.simulated_ndcg, demands[0], forecast(rates, demands)))
     return [Option(own_label, own_ndcg, own[0], forecast(rates, own)), *options]
 
@@ -219,7 +275,7 @@ def _strategy_table(options: Sequence[Option], deadline_s: float | None) -> Summ
     if deadline_s is None:
         return SummaryTable("Strategies", columns, tuple(row[:-1] for row in rows), STRATEGY_NOTE)
     title = f"Strategies, to end within {duration_text(deadline_s)}"
-    return SummaryTable(title, (*columns, "in time"), tuple(rows), f"{_advice(options, deadline_s)} {STRATEGY_NOTE}")
+    return SummaryTable(title, (*columns, "in time"), tuple(rows), f"{advise(options, deadline_s)} {STRATEGY_NOTE}")
 
 
 def _strategy_row(option: Option, deadline_s: float | None) -> tuple[str, ...]:
@@ -235,7 +291,7 @@ def _strategy_row(option: Option, deadline_s: float | None) -> tuple[str, ...]:
     )
 
 
-def _advice(options: Sequence[Option], deadline_s: float) -> str:
+def advise(options: Sequence[Option], deadline_s: float) -> str:
     """Which strategy to take: the best in the simulation of those that end in time."""
     in_time = [option for option in options if option.forecast.meets(deadline_s) == "yes"]
     if not in_time:
