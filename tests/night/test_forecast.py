@@ -285,7 +285,7 @@ def in_hours(hours):
 
 
 @pytest.mark.slow
-@pytest.mark.fault(47)
+@pytest.mark.fault(48)
 def test_a_night_that_is_late_warns_stops_and_goes_on_from_there(night, fake_vllm, tmp_path, clock, caplog, capsys):
     fake_vllm(log=str(tmp_path / "asked"))
     settings = {"night__timezone": "UTC", **SMALL_BATCHES}
