@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 DRAWN_QUERIES = 2_000  # of a run, for the share that is reused
 COUNTED_QUERIES = 1_000  # of these, for the night's own strategy: the sample's own error is then some 1 %
-COMPARED_QUERIES = 200  # for each other strategy
+COMPARED_QUERIES = 200  # for each other strategy, and while an engine waits
 
 ESTIMATE_NOTE = (
     "Estimate, not measured: bfloat16 on one GPU, prompts read at 35 to 60 % of the data sheet's dense FLOPs, answers "
@@ -201,7 +201,7 @@ def note_forecast(prepared: PreparedNight, run: RunToForecast, device: str) -> F
         if rates.device not in (None, device):
             logger.warning("run_id=%s no forecast: the rates are of %s, not of %s", run.run_id, rates.device, device)
             return None
-        expected = forecast(rates, _asked_of(prepared, run).demands(prepared.recipe))
+        expected = forecast(rates, _asked_of(prepared, run).demands(prepared.recipe, COMPARED_QUERIES))
     except ConfigError as error:
         logger.warning("run_id=%s no forecast: %s", run.run_id, error)
         return None

@@ -262,10 +262,12 @@ class _Watch:
         self._run_id = run_id
         self._finish_by = finish_by
         self._deadline = deadline  # None: the run may take as long as it takes
+        self._is_asking = False
         self._has_warned = False
 
     def begin(self, expected: Forecast | None) -> None:
         """The first batch is asked now; with what the run is expected to take, if that is known."""
+        self._is_asking = True
         if self._deadline is None:
             return
         now = datetime.now(UTC)
@@ -274,14 +276,15 @@ class _Watch:
             self._warn_if_late(self._deadline, now + timedelta(seconds=expected.expected_s))
 
     def look(self, done: int, total: int) -> None:
-        """After every batch.
+        """After every batch, and when windows are known to be done before the first one: those need no time.
 
         Raises:
-            DeadlinePassed: windows are left, and the time is over.
+            DeadlinePassed: windows are left to ask, and the time is over.
         """
         if self._deadline is None or done >= total:
             return
-        self.require_time(f" with {done} of {total} windows done")
+        if self._is_asking:
+            self.require_time(f" with {done} of {total} windows done")
         end = self._deadline.expected_end(datetime.now(UTC), done, total)
         if end is not None:
             self._warn_if_late(self._deadline, end)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -323,15 +324,18 @@ def test_a_night_that_is_late_warns_stops_and_goes_on_from_there(night, fake_vll
 
 @pytest.mark.slow
 def test_rates_that_say_it_will_be_late_warn_at_once_and_what_is_ranked_in_time_is_not_lost(night, clock, caplog):
-    prepared = night([3], night__timezone="UTC", night__finish_by=in_hours(2))
+    prepared = replace(night([3, 3], night__timezone="UTC", night__finish_by=in_hours(2)), publish=True)
     slow = Rates(prefill=(PrefillRate(prompt_tokens=100.0, tokens_per_s=0.001),))
     write_rates(slow, rates_path(prepared))
 
     def last_batch_comes_too_late(done, total):
-        clock.hours = 3.0
+        clock.hours = 3.0 * (done == total)
 
     with caplog.at_level(logging.WARNING, "tasks"):
         run_night(prepared, last_batch_comes_too_late)
 
     assert caplog.text.count("at risk") == 1
-    assert value(prepared, "select status from runs") == "complete"
+    assert value(prepared, "select status from runs") == "published"
+    clock.hours = 30.0
+    run_night(replace(prepared, night=date(2026, 11, 30), base_run_id="reuses-all"))  # needs no engine, so no time
+    assert value(prepared, "select status from runs where run_id = 'reuses-all'") == "published"
