@@ -141,14 +141,14 @@ def measure(engine: Measurable, recipe: Recipe, probes: Sequence[Probe], seconds
         EngineError: see `Engine.generate`.
     """
     bench = _Bench(engine, recipe)
-    rough = [bench.warm_up(probe) for probe in probes]
     writes = recipe.main.most_answer_tokens > 1
     for_reading = seconds / 2 if writes else seconds
     share_s = for_reading / TURNS / len(probes)
+    sizes = [bench.warm_up(probe, share_s) for probe in probes]
     begun = time.monotonic()
     while len(probes[0].batches) < 2 or time.monotonic() - begun < for_reading:
-        for probe, tokens_per_s in zip(probes, rough, strict=True):
-            bench.read(probe, int(tokens_per_s * share_s))
+        for probe, num_tokens in zip(probes, sizes, strict=True):
+            bench.read(probe, num_tokens)
     scored = tuple(probe.rate for probe in probes if probe.is_scored)
     plain = tuple(probe.rate for probe in probes if not probe.is_scored)
     spread = min(max(SMALLEST_SPREAD, *(probe.spread for probe in probes)), WIDEST_SPREAD)
@@ -163,12 +163,17 @@ class _Bench:
         self._engine = engine
         self._recipe = recipe
 
-    def warm_up(self, probe: Probe) -> float:
-        """The rate of two prompts in tokens a second, once the first ones have compiled what they need."""
-        few = probe.prompts[:2]
-        self._ask([_one_token(prompt) for prompt in few])
-        seconds, _ = self._ask([_one_token(prompt) for prompt in few])
-        return sum(prompt.prompt_tokens for prompt in few) / seconds
+    def warm_up(self, probe: Probe, share_s: float) -> int:
+        """How many prompt tokens take so many seconds, once what the first ones need is compiled.
+
+        A prompt alone is read slower than many: what it tells makes a batch of half the time, which tells it.
+        """
+        num_tokens = 1
+        for part_s in (0.0, share_s / 2, share_s):
+            prompts = self._take(probe, num_tokens, one_token=True)
+            seconds, _ = self._ask(prompts)
+            num_tokens = max(1, int(sum(prompt.prompt_tokens for prompt in prompts) / seconds * part_s))
+        return num_tokens
 
     def read(self, probe: Probe, num_tokens: int) -> None:
         """Measures one batch of about so many prompt tokens."""
