@@ -103,12 +103,24 @@ def plan(
     limit_queries: Annotated[int | None, Parameter(help="Only the first ones.")] = None,
     num_gpu_blocks: Annotated[int | None, Parameter(help="KV-cache blocks to plan batches for.")] = None,
     block_size: Annotated[int, Parameter(help="Tokens a block: 16 on GPUs, 128 on CPUs.")] = 16,
+    rates: Annotated[
+        str | None,
+        Parameter(help="prefill=50000,decode=3000 (tokens a second), a file of packrank bench, or a finished run_id."),
+    ] = None,
+    deadline: Annotated[
+        str | None, Parameter(help="4h30m: how long the engine may take; names the strategy to take.")
+    ] = None,
+    estimate: Annotated[
+        str | None, Parameter(help="8B: GPU-hours of a model of so many parameters on GPUs that are not at hand.")
+    ] = None,
     show_prompt: Annotated[
         bool, Parameter(help="Print the first prompt as the model gets it, texts included.", negative=())
     ] = False,
 ) -> None:
-    """Say what a night would ask, cut and set aside, without an engine."""
+    """Say what a night would ask, cut and set aside, and how long it will take, without an engine."""
+    from tasks.judge.forecast import parse_duration, parse_parameters
     from tasks.judge.summary import print_tables
+    from tasks.night.outlook import Outlook, find_rates
     from tasks.night.plan import CacheAssumption, plan_night
     from tasks.night.request import NightRequest, prepare_night
 
@@ -119,8 +131,43 @@ def plan(
         dry_run=True,
         overrides=_overrides(set_),
     )
-    tables = plan_night(prepare_night(request), CacheAssumption(num_gpu_blocks, block_size), with_prompt=show_prompt)
+    deadline_s = None if deadline is None else parse_duration(deadline)
+    num_parameters = None if estimate is None else parse_parameters(estimate)
+    prepared = prepare_night(request)
+    known = None if rates is None else find_rates(prepared, rates, Path.cwd())
+    tables = plan_night(
+        prepared,
+        CacheAssumption(num_gpu_blocks, block_size),
+        outlook=Outlook(known, deadline_s, num_parameters),
+        with_prompt=show_prompt,
+    )
     print_tables(tables, Console())
+
+
+@app.command
+def bench(
+    config: Config,
+    *,
+    set_: Overrides = (),
+    seconds: Annotated[int, Parameter(help="How long to measure once the engine is ready.")] = 60,
+    output: Annotated[
+        Path | None,
+        Parameter(help="Rates file to write; beside the database, where plan and run find it, if not given."),
+    ] = None,
+) -> None:
+    """Measure how fast this machine reads and writes the night's own prompts, for plan --rates and forecasts."""
+    from tasks.judge.summary import print_tables
+    from tasks.night.calibration import calibrate, rates_table, write_rates
+    from tasks.night.outlook import rates_path
+    from tasks.night.request import NightRequest, prepare_night
+
+    request = NightRequest(config=Path.cwd() / config, dry_run=True, overrides=_overrides(set_))
+    prepared = prepare_night(request)
+    measured = calibrate(prepared, seconds)
+    path = rates_path(prepared) if output is None else Path.cwd() / output
+    write_rates(measured, path)
+    print_tables([rates_table(measured)], Console())
+    _say(f"rates: {path}")
 
 
 @app.command

@@ -30,7 +30,7 @@ from tasks.environment import checkout_path
 from tasks.errors import CanaryFailed, ConfigError, InputError, InputNotReady, PackrankError, PromptTooLong
 from tasks.keep.shards import ShardFolder
 from tasks.night.request import NightRequest, prepare_night
-from tasks.night.shard import rank_shard
+from tasks.night.shards.shard import rank_shard
 
 DEPLOYMENT = "rerank-shard/shard"
 POLL_S = 2.0

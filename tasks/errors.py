@@ -69,6 +69,10 @@ class CanaryFailed(PackrankError):
     """The model orders pairs wrongly whose order is known: whoever chose model, template or decode mode acts."""
 
 
+class DeadlinePassed(PackrankError):
+    """A run stopped because `[night] finish_by` was over: whoever decides about the engine's hours acts."""
+
+
 class StoreError(PackrankError):
     """The database or the spool cannot be read or written; nothing committed is lost."""
 

@@ -8,7 +8,7 @@ from the checkout. Knows nothing of what the settings are used for.
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -98,6 +98,9 @@ class NightSettings(Section):
     name: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")  # of the published series; the file's stem if empty
     cron: str | None = None  # the deployment's schedule, five fields
     timezone: str = "UTC"
+    finish_by: str = Field(
+        default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$"
+    )  # '06:30': asks nothing after it; '': all
     alert_url: SecretStr | None = None  # a night of a deployment that failed or crashed POSTs one JSON document there
 
     @field_validator("alert_url")
@@ -134,6 +137,14 @@ class NightSettings(Section):
         just_after = local.replace(second=59, microsecond=0)  # a reverse search excludes its start
         fired: datetime = next(CronSim(self.cron, just_after, reverse=True))
         return fired.date()
+
+    def ends_at(self, start: datetime) -> datetime | None:
+        """The first `finish_by` after `start` (aware), in the night's own time zone; None without one."""
+        if not self.finish_by:
+            return None
+        local, finish_by = start.astimezone(ZoneInfo(self.timezone)), time.fromisoformat(self.finish_by)
+        ends_at = local.replace(hour=finish_by.hour, minute=finish_by.minute, second=0, microsecond=0)
+        return ends_at if ends_at > local else ends_at + timedelta(days=1)
 
 
 class ColumnNames(Section):

@@ -81,12 +81,16 @@ select
     coalesce(batch_counts.output_tokens, 0) as output_tokens,
     coalesce(batch_counts.num_preemptions, 0) as num_preemptions,
     coalesce(batch_counts.engine_s, 0) as engine_s,
+    forecasts.low_s as forecast_low_s,
+    forecasts.high_s as forecast_high_s,
+    forecasts.actual_s,
     runs.error
 from runs
 left join query_counts using (run_id)
 left join quarantine_counts using (run_id)
 left join window_counts using (run_id)
-left join batch_counts using (run_id);
+left join batch_counts using (run_id)
+left join forecasts using (run_id);
 
 comment on view run_summary is 'One row a run: what it did and what it took.';
 comment on column run_summary.run_id is 'Run';
@@ -124,4 +128,7 @@ comment on column run_summary.cached_tokens is 'Prompt tokens found in the prefi
 comment on column run_summary.output_tokens is 'Tokens generated';
 comment on column run_summary.num_preemptions is 'Preemptions';
 comment on column run_summary.engine_s is 'Time inside engine calls, seconds, summed over shards';
+comment on column run_summary.forecast_low_s is 'Lower end of the engine time that was expected, seconds; null where no rates were known';
+comment on column run_summary.forecast_high_s is 'Upper end of it, seconds';
+comment on column run_summary.actual_s is 'Time in which a batch was in the engine, seconds; null without a forecast, and until the run is ranked';
 comment on column run_summary.error is 'Why it failed';

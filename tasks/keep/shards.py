@@ -17,17 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.errors import AlreadyRunning, StoreError
 from tasks.keep.spool import Spool, SpooledBatch, write_whole
 from tasks.keep.store import run_lock
-from tasks.read.queries import IsOwn
+from tasks.read.queries import IsOwn, id_hash, where_ids
 
 LOCK_WAIT_S = 15.0  # whoever looks whether it is held has it for a moment; one that is told to stop needs seconds
 SEEN_BY_ALL = frozenset({"duplicate documents"})  # notes on what every shard reads
@@ -41,19 +37,12 @@ def shard_of(query_id: str | None, num_shards: int) -> int:
     """
     if query_id is None:
         return 0
-    digest = blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % num_shards
+    return id_hash(query_id) % num_shards
 
 
 def queries_of(shard: int, num_shards: int) -> IsOwn:
     """Tells of a column of query ids which are the shard's; each different id is hashed once."""
-    return partial(_is_own, shard, num_shards)
-
-
-def _is_own(shard: int, num_shards: int, query_ids: pa.Array) -> pa.Array:
-    encoded = query_ids.dictionary_encode()
-    own = [shard_of(query_id, num_shards) == shard for query_id in encoded.dictionary.to_pylist()]
-    return pc.fill_null(pa.array(own, pa.bool_()).take(encoded.indices), shard_of(None, num_shards) == shard)
+    return partial(where_ids, lambda query_id: shard_of(query_id, num_shards) == shard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from tasks.night.runs import (
     num_shards_of,
     store_of,
 )
-from tasks.night.shard_stage import RunShards, ShardStage, ranks_in_turn
+from tasks.night.shards.stage import RunShards, ShardStage, ranks_in_turn
 from tasks.offer.publication import follow_up
 from tasks.offer.publish import publish_run
 from tasks.read.staging import StagedInput

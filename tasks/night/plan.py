@@ -1,7 +1,8 @@
 """What a night would ask, without an engine: real staging, prompts and packing, over an engine that changes no order.
 
 Counts are exact but for one thing: which passages later windows show depends on the model, so their tokens are those
-of the first-stage order. Writes only to a scratch folder that goes with it.
+of the first-stage order. Of more than EXACT_CANDIDATES only a sample of the queries is staged and packed, and its
+counts stand for all with their 95 % interval. Writes only to a scratch folder that goes with it.
 """
 
 import tempfile
@@ -16,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.generate.generations import Answered, BatchStats, EngineInfo, Generation, Latency
+from tasks.judge.forecast import half_width
 from tasks.judge.summary import SummaryTable, listing, pairs
 from tasks.keep.tables import BatchId
+from tasks.night.outlook import Asked, Outlook, time_tables
 from tasks.night.request import PreparedNight
 from tasks.night.runs import find_earlier_run, store_of
 from tasks.pack.batches import Batch
@@ -26,8 +29,15 @@ from tasks.prompt.prompts import Prompt
 from tasks.rank.cohort import Cohort
 from tasks.rank.recipe import Recipe
 from tasks.rank.reuse import Standing, find_standings
+from tasks.read.queries import IsOwn, sample_of_queries
 from tasks.read.staging import StagedInput
 from tasks.redaction import printable
+
+EXACT_CANDIDATES = 1_000_000
+SAMPLED_QUERIES = 2_000
+CANDIDATES_A_QUERY = 100  # guessed for the nested layout, whose footers do not say
+NO_RATES = Outlook()
+SUMMED = ("prompts", "passages", "prompt_tokens", "output_tokens", "truncated_passages", "truncated_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class PlanLedger:
     max_batch_blocks: int = 0
     num_reused_queries: int = 0
     rounds: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    queries: dict[str, np.ndarray] | None = None  # of a sample: SUMMED by query_id
 
     def next_id(self) -> BatchId:
         """A batch that nobody keeps."""
@@ -112,30 +123,39 @@ class PlanLedger:
             counts["passages"] += len(window["docs"])
             for name in ("prompt_tokens", "output_tokens", "truncated_passages", "truncated_tokens"):
                 counts[name] += window[name]
+            if self.queries is not None:
+                values = np.array([1, len(window["docs"]), *(window[name] for name in SUMMED[2:])], np.int64)
+                self.queries[window["query_id"]] = self.queries.get(window["query_id"], 0) + values
             counts["longest_prompt_tokens"] = max(counts["longest_prompt_tokens"], window["prompt_tokens"])
 
     def flush(self) -> None:
         """Nothing waits."""
 
 
-def plan_night(prepared: PreparedNight, cache: CacheAssumption, *, with_prompt: bool = False) -> list[SummaryTable]:
-    """Stages the input in a scratch folder and packs it.
+def plan_night(
+    prepared: PreparedNight, cache: CacheAssumption, *, outlook: Outlook = NO_RATES, with_prompt: bool = False
+) -> list[SummaryTable]:
+    """Stages the input, or a sample of it, in a scratch folder and packs it.
 
     Args:
         prepared: the night.
         cache: what to plan for.
+        outlook: what to say of time.
         with_prompt: whether to show the first prompt, word for word.
 
     Raises:
         InputError: the input cannot be a night's.
-        ConfigError: the largest prompt does not fit the assumed cache.
+        ConfigError: the largest prompt does not fit the assumed cache, or the rates lack what the night needs.
     """
     limits = assumed_limits(prepared, cache)
     if cache.num_gpu_blocks is not None:
         check_promise(limits, prepared.settings.packing.headroom_share, *prepared.recipe.largest_need)
     with tempfile.TemporaryDirectory(prefix="packrank-plan-") as scratch:
-        staged = prepared.stage(Path(scratch) / "staging")
-        ledger = PlanLedger()
+        sample = sample_of(prepared)
+        staged = prepared.stage(Path(scratch) / "staging", sample, only_named=sample is not None)
+        num_queries = staged.num_queries if sample is None else _num_query_rows(prepared)
+        ledger = PlanLedger(queries=None if sample is None else {})
+        asked: list[int] = []
         engine = FirstStageEngine(limits, prepared.recipe)
         for first in range(0, staged.num_queries, prepared.settings.packing.cohort_queries):
             cohort = Cohort(staged, prepared.recipe, ledger)
@@ -147,9 +167,28 @@ def plan_night(prepared: PreparedNight, cache: CacheAssumption, *, with_prompt: 
                     ledger.num_reused_queries += 1
                 else:
                     cohort.add_query(query_index, [])
+                    asked.append(query_index)
             cohort.rank(engine, on_windows=lambda _: None)
         shown = [_prompt_table(prepared.recipe, engine.first_prompt)] if with_prompt and engine.first_prompt else []
-        return _tables(prepared, staged, ledger, limits, cache) + shown
+        scale = num_queries / max(1, staged.num_queries)
+        told = Told(prepared, staged, ledger, scale)
+        times = time_tables(prepared, Asked(staged, asked, round(len(asked) * scale)), outlook)
+        return told.tables(limits, cache) + times + shown
+
+
+def sample_of(prepared: PreparedNight) -> IsOwn | None:
+    """Which of the queries a plan looks at; None: all of them, up to EXACT_CANDIDATES candidates."""
+    num_queries, num_candidates = _num_query_rows(prepared), prepared.found.num_candidate_rows
+    if num_candidates is None:
+        num_candidates = num_queries * CANDIDATES_A_QUERY
+    if num_candidates <= EXACT_CANDIDATES or num_queries <= SAMPLED_QUERIES or prepared.limit_queries is not None:
+        return None
+    return sample_of_queries(SAMPLED_QUERIES / num_queries, str(prepared.settings.strategy.seed))
+
+
+def _num_query_rows(prepared: PreparedNight) -> int:
+    inputs = prepared.found.inputs
+    return (inputs.get("queries") or inputs["nested"]).num_rows
 
 
 def _prompt_table(recipe: Recipe, prompt: Prompt) -> SummaryTable:
@@ -182,45 +221,79 @@ def assumed_limits(prepared: PreparedNight, cache: CacheAssumption) -> KVCacheLi
     )
 
 
-def _tables(
-    prepared: PreparedNight, staged: StagedInput, ledger: PlanLedger, limits: KVCacheLimits, cache: CacheAssumption
-) -> list[SummaryTable]:
-    total: dict[str, int] = defaultdict(int)
-    for counts in ledger.rounds.values():
-        for name, value in counts.items():
-            total[name] = max(total[name], value) if name.startswith("longest") else total[name] + value
-    statuses = staged.query_status
-    given = cache.num_gpu_blocks is not None
-    figures: list[tuple[str, Any]] = [
-        ("run_id", prepared.base_run_id),
-        ("night", str(prepared.night)),
-        ("input_partition", prepared.found.partition),
-        ("queries", staged.num_queries),
-        ("queries without candidates", statuses.count("no_candidates")),
-        ("queries set aside", statuses.count("quarantined")),
-        ("queries reused", ledger.num_reused_queries),
-        ("candidates", staged.num_candidates),
-        ("documents", len(staged.doc_ids)),
-        *[(name, value) for name, value in prepared.recipe.resolved.items() if value is not None],
-        ("prompts", total["prompts"]),
-        ("passages shown", total["passages"]),
-        ("prompt tokens", total["prompt_tokens"]),
-        ("longest prompt, tokens", total["longest_prompt_tokens"]),
-        ("output tokens at most", total["output_tokens"]),
-        ("passages cut", total["truncated_passages"]),
-        ("passage tokens left out", total["truncated_tokens"]),
-        ("block_size", limits.block_size),
-        ("KV blocks of all prompts", ledger.num_blocks),
-        ("batches", ledger.num_batches if given else None),
-        ("KV blocks of the largest batch", ledger.max_batch_blocks if given else None),
-    ]
-    rounds = [{"round": number, **counts} for number, counts in sorted(ledger.rounds.items())]
-    aside = staged.quarantine.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist()
-    note = None if given else "Give --num-gpu-blocks (and --block-size) to see batches."
-    tables = [
-        pairs("Plan", [(name, value) for name, value in figures if value is not None], note),
-        listing("Prompts by round, passages in first-stage order", rounds),
-        listing("Would be set aside", aside),
-        listing("Repairs", [{"what": note, "rows": num_rows} for note, num_rows in staged.notes.items()]),
-    ]
-    return [table for table in tables if table is not None]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A plan's tables; of a sample, every count times `scale`."""
+
+    prepared: PreparedNight
+    staged: StagedInput
+    ledger: PlanLedger
+    scale: float
+
+    def tables(self, limits: KVCacheLimits, cache: CacheAssumption) -> list[SummaryTable]:
+        """The plan, its prompts by round, and what would be set aside or repaired."""
+        staged, given = self.staged, cache.num_gpu_blocks is not None
+        aside = staged.quarantine.group_by(["source", "reason"]).aggregate([([], "count_all")]).to_pylist()
+        notes = [] if given else ["Give --num-gpu-blocks (and --block-size) to see batches."]
+        if self.ledger.queries is not None:
+            notes.append(f"From a sample of {staged.num_queries:,} queries, with 95 % intervals.")
+        rounds = [
+            {"round": number, **{name: self._scaled(name, value) for name, value in counts.items()}}
+            for number, counts in sorted(self.ledger.rounds.items())
+        ]
+        tables = [
+            pairs(
+                "Plan", [each for each in self._figures(limits, given=given) if each[1] is not None], " ".join(notes)
+            ),
+            listing("Prompts by round, passages in first-stage order", rounds),
+            listing("Would be set aside", [row | {"count_all": self._all(row["count_all"])} for row in aside]),
+            listing("Repairs", [{"what": note, "rows": self._all(rows)} for note, rows in staged.notes.items()]),
+        ]
+        return [table for table in tables if table is not None]
+
+    def _figures(self, limits: KVCacheLimits, *, given: bool) -> list[tuple[str, Any]]:
+        prepared, staged, ledger = self.prepared, self.staged, self.ledger
+        statuses = staged.query_status
+        counts = ledger.rounds.values()
+        total = {
+            name: self._with_interval(place, sum(each[name] for each in counts)) for place, name in enumerate(SUMMED)
+        }
+        return [
+            ("run_id", prepared.base_run_id),
+            ("night", str(prepared.night)),
+            ("input_partition", prepared.found.partition),
+            ("queries", self._all(staged.num_queries)),
+            ("queries without candidates", self._all(statuses.count("no_candidates"))),
+            ("queries set aside", self._all(statuses.count("quarantined"))),
+            ("queries reused", self._all(ledger.num_reused_queries)),
+            ("candidates", self._all(staged.num_candidates)),
+            ("documents" if self.scale == 1 else "documents of the sample", len(staged.doc_ids)),
+            *[(name, value) for name, value in prepared.recipe.resolved.items() if value is not None],
+            ("prompts", total["prompts"]),
+            ("passages shown", total["passages"]),
+            ("prompt tokens", total["prompt_tokens"]),
+            ("longest prompt, tokens", max((each["longest_prompt_tokens"] for each in counts), default=0)),
+            ("output tokens at most", total["output_tokens"]),
+            ("passages cut", total["truncated_passages"]),
+            ("passage tokens left out", total["truncated_tokens"]),
+            ("block_size", limits.block_size),
+            ("KV blocks of all prompts", self._all(ledger.num_blocks)),
+            ("batches", self._all(ledger.num_batches) if given else None),
+            ("KV blocks of the largest batch", ledger.max_batch_blocks if given else None),
+        ]
+
+    def _all(self, value: int) -> int:
+        return round(value * self.scale)
+
+    def _scaled(self, name: str, value: int) -> int:
+        return value if name.startswith("longest") else self._all(value)
+
+    def _with_interval(self, place: int, value: int) -> int | str:
+        """A count for all queries; of a sample with half of its interval."""
+        if self.ledger.queries is None:
+            return value
+        drawn = np.zeros(self.staged.num_queries)
+        for number, values in enumerate(self.ledger.queries.values()):
+            drawn[number] = values[place]
+        half = half_width(drawn, round(self.staged.num_queries * self.scale))
+        return f"{self._all(value):,} ± {round(half):,}"

@@ -8,21 +8,23 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.errors import CanaryFailed
+from tasks.errors import CanaryFailed, DeadlinePassed
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.generate.process import EngineOnDemand, engine_on_demand, engine_options
+from tasks.judge.forecast import Deadline, Forecast
 from tasks.keep.disk import require_space
 from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
+from tasks.night.outlook import RunToForecast, note_forecast
 from tasks.night.request import PreparedNight
 from tasks.night.runs import earlier_run_of
 from tasks.pack.kv_budget import check_promise
@@ -106,15 +108,18 @@ class RankStage:
         ledger = Ledger(self.store, part.spool, self.run_id, part.shard, settings.store.load_every_s)
         self._require_space_to_rank(staged)
         self._commit_quarantine(ledger)
-        progress = _Progress(listeners, num_windows_of(self.prepared.recipe, staged))
+        watch = self._watch()
+        progress = _Progress([*listeners, watch.look], num_windows_of(self.prepared.recipe, staged))
         cohort = Cohort(staged, self.prepared.recipe, ledger)
         take_more = partial(self._take_more, cohort, iter(self._chunks()), progress)
         take_more()
-        with self._engine(engine) as asked:
+        with self._engine(engine) as asked, _loaded_at_a_stop(ledger):
             if cohort.needs_engine:
-                self._begin_asking(asked)
+                watch.require_time()
+                self._begin_asking(asked, watch)
                 cohort.rank(asked, progress.add, take_more)
         ledger.close()
+        self._note_actual()
         self._warn_of_low_id_mass()
 
     def _require_space_to_rank(self, staged: StagedInput) -> None:
@@ -182,7 +187,7 @@ class RankStage:
         with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
             yield own
 
-    def _begin_asking(self, engine: EngineOnDemand) -> None:
+    def _begin_asking(self, engine: EngineOnDemand, watch: "_Watch") -> None:
         """Before the first batch of this start: notes the engine, if it is somebody else's, and asks the canaries."""
         if self._has_begun:
             return
@@ -194,6 +199,18 @@ class RankStage:
             self._ask_canaries(engine)
         finally:
             self._part.on_begun()
+        run = RunToForecast(self.run_id, self.store, self._staged, self._part.earlier)
+        watch.begin(note_forecast(self.prepared, run, info.device))
+
+    def _note_actual(self) -> None:
+        with self.store.unit_of_work() as database, database.transaction():
+            database.execute("forecast/note_actual", {"run_id": self.run_id})
+
+    def _watch(self) -> "_Watch":
+        (run,) = self._rows("run/find_run").to_pylist()
+        night = self.prepared.settings.night
+        ends_at = night.ends_at(run["started_at"])
+        return _Watch(self.run_id, night.finish_by, None if ends_at is None else Deadline(ends_at))
 
     def _ask_canaries(self, engine: Engine) -> None:
         """Asks the pairs whose order is known.
@@ -268,6 +285,71 @@ def note_canaries(store: Store, run_id: str, answered: Sequence[Mapping[str, Any
 def _engine_columns(info: EngineInfo) -> dict[str, Any]:
     told = asdict(info)
     return {name: told[name] if name in told else told["limits"][name] for name in ENGINE_COLUMNS}
+
+
+@contextmanager
+def _loaded_at_a_stop(ledger: Ledger) -> Iterator[None]:
+    """A run that stops in order leaves nothing in the spool."""
+    try:
+        yield
+    except DeadlinePassed:
+        ledger.close()
+        raise
+
+
+class _Watch:
+    """Warns once when `[night] finish_by` is at risk, and stops the run when it has passed."""
+
+    def __init__(self, run_id: str, finish_by: str, deadline: Deadline | None) -> None:
+        self._run_id = run_id
+        self._finish_by = finish_by
+        self._deadline = deadline  # None: the run may take as long as it takes
+        self._is_asking = False
+        self._has_warned = False
+
+    def begin(self, expected: Forecast | None) -> None:
+        """The first batch is asked now; with what the run is expected to take, if that is known."""
+        self._is_asking = True
+        if self._deadline is None:
+            return
+        now = datetime.now(UTC)
+        self._deadline.begin(now)
+        if expected is not None:
+            self._warn_if_late(self._deadline, now + timedelta(seconds=expected.expected_s))
+
+    def look(self, done: int, total: int) -> None:
+        """After every batch, and when windows are known to be done before the first one: those need no time.
+
+        Raises:
+            DeadlinePassed: windows are left to ask, and the time is over.
+        """
+        if self._deadline is None or done >= total:
+            return
+        if self._is_asking:
+            self.require_time(f" with {done} of {total} windows done")
+        end = self._deadline.expected_end(datetime.now(UTC), done, total)
+        if end is not None:
+            self._warn_if_late(self._deadline, end)
+
+    def require_time(self, so_far: str = "") -> None:
+        """Raises DeadlinePassed if nothing more may be asked."""
+        if self._deadline is not None and self._deadline.has_passed(datetime.now(UTC)):
+            raise DeadlinePassed(
+                f"run {self._run_id}: [night] finish_by = {self._finish_by} has passed "
+                f"({self._deadline.ends_at:%Y-%m-%d %H:%M %Z}){so_far}. What was committed stays, nothing is "
+                "published. The same command goes on from there with a later time, --set night.finish_by=HH:MM, or "
+                "without one, --set night.finish_by="
+            )
+
+    def _warn_if_late(self, deadline: Deadline, end: datetime) -> None:
+        if end > deadline.ends_at and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "run_id=%s finish_by=%s at risk: as it goes, the run ends at %s",
+                self._run_id,
+                self._finish_by,
+                end.astimezone(deadline.ends_at.tzinfo).strftime("%Y-%m-%d %H:%M %Z"),
+            )
 
 
 class _Progress:

@@ -90,8 +90,13 @@ class PreparedNight:
             needed = staging_bytes(num_candidates // num_shards, num_documents, max_tokens)
             require_space(self.work_folder, needed, "laying out the input")
 
-    def stage(self, folder: Path, is_own: IsOwn | None = None) -> StagedInput:
-        """Reads and lays out the input in `folder`, of all queries or of those that are a shard's own.
+    def stage(self, folder: Path, is_own: IsOwn | None = None, *, only_named: bool = False) -> StagedInput:
+        """Reads and lays out the input in `folder`, of all queries or of those that are a shard's or a sample's own.
+
+        Args:
+            folder: emptied first.
+            is_own: which queries; all if not given.
+            only_named: whether documents that none of them names are read past, their duplicates uncounted.
 
         Raises:
             InputError: see `stage_input`.
@@ -100,7 +105,7 @@ class PreparedNight:
             self.found,
             folder,
             self.recipe.main.builder,
-            replace(self.candidate_limits, is_own=is_own),
+            replace(self.candidate_limits, is_own=is_own, only_named=only_named),
             self.recipe.main.sizes.max_passage_tokens,
             self.settings.database_limits(folder / "spill"),
         )

@@ -122,6 +122,10 @@ class PromptBuilder:
         empty = max(self._encode_frame(num_passages, ask, "").num_tokens for ask in asks)
         return empty + num_queries * (max_query_tokens + JOIN_SLACK_TOKENS)
 
+    def frame_tokens(self, num_passages: int, num_asked: int, query: str) -> int:
+        """What the prompt of a window holds beside its passages."""
+        return self._frame(num_passages, num_asked, query).num_tokens
+
     def build(
         self,
         request_id: str,

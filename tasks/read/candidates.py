@@ -30,6 +30,7 @@ class CandidateLimits:
     limit_queries: int | None
     max_query_tokens: int
     is_own: IsOwn | None = None  # of which queries rows are staged at all; of all if not given
+    only_named: bool = False  # documents that no staged candidate names are read past
 
 
 def candidate_columns(names: dict[str, str]) -> tuple[Column, ...]:

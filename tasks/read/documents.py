@@ -35,8 +35,8 @@ def document_columns(names: dict[str, str]) -> tuple[Column, ...]:
     )
 
 
-def stage_document_ids(database: Database, opened: ParquetInput) -> None:
-    """Fills `document_rows` from flat documents.
+def stage_document_ids(database: Database, opened: ParquetInput, *, only_named: bool) -> None:
+    """Fills `document_rows` from flat documents; with `only_named` from those that the staged candidates name.
 
     Raises:
         InputError: a null doc_id.
@@ -46,7 +46,7 @@ def stage_document_ids(database: Database, opened: ParquetInput) -> None:
         ids = batch.column("doc_id")
         check_no_null_ids(opened, file.path, file.num_rows, ids)
         rows = pa.table({"row_no": np.arange(row_no, row_no + len(ids)), "doc_id": ids, "doc_key": ids})
-        database.execute("stage/insert_document_rows", tables={"rows": rows})
+        database.execute("stage/insert_document_rows", {"only_named": only_named}, {"rows": rows})
         row_no += len(ids)
 
 

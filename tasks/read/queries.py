@@ -4,6 +4,8 @@ Knows nothing of candidates and documents.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ from tasks.read.parquet_files import Column, ParquetInput, read_batches
 
 CountTokens = Callable[[Sequence[str]], np.ndarray]  # texts -> int32 tokens of each as it stands in a prompt; 0: blank
 
-IsOwn = Callable[[pa.Array], pa.Array]  # query ids -> whether each is to be staged: a shard's are
+IsOwn = Callable[[pa.Array], pa.Array]  # query ids -> whether each is to be staged: a shard's are, or a sample's
 
 
 def query_columns(names: dict[str, str]) -> tuple[Column, ...]:
@@ -46,6 +48,28 @@ def stage_queries(
 def own_rows(rows: pa.Table, is_own: IsOwn | None) -> pa.Table:
     """The rows of the queries that are staged."""
     return rows if is_own is None else rows.filter(is_own(rows.column("query_id").combine_chunks()))
+
+
+def where_ids(is_wanted: Callable[[str | None], bool], query_ids: pa.Array) -> pa.Array:
+    """Which ids are wanted, bool; each different one is looked at once."""
+    encoded = query_ids.dictionary_encode()
+    wanted = [is_wanted(query_id) for query_id in encoded.dictionary.to_pylist()]
+    return pc.fill_null(pa.array(wanted, pa.bool_()).take(encoded.indices), is_wanted(None))
+
+
+def sample_of_queries(share: float, seed: str) -> IsOwn:
+    """A share of the queries, each drawn by the hash of its id; rows without an id are not drawn."""
+
+    def is_drawn(query_id: str | None) -> bool:
+        return query_id is not None and id_hash(query_id, seed) < share * 2.0**64
+
+    return partial(where_ids, is_drawn)
+
+
+def id_hash(query_id: str, seed: str = "") -> int:
+    """64 bits of BLAKE2b, the same on every machine: never Python's own hash."""
+    digest = blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=8, key=seed.encode())
+    return int.from_bytes(digest.digest(), "little")
 
 
 def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:

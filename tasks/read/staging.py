@@ -164,9 +164,9 @@ def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, 
         stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.is_own)
         return
     stage_queries(database, inputs["queries"], encoder.count_query_tokens, limits.is_own)
-    stage_document_ids(database, inputs["documents"])
-    check_duplicates(database, inputs["documents"])
     stage_candidates(database, inputs["candidates"], limits)
+    stage_document_ids(database, inputs["documents"], only_named=limits.only_named)
+    check_duplicates(database, inputs["documents"])
 
 
 def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:

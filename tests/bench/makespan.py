@@ -68,7 +68,7 @@ def main() -> None:
         with engine_on_demand(options, 1, lambda _: None) as engine:
             assert engine.info.limits == limits
             started = time.monotonic()
-            engine.generate(Batch(tuple(recording.prompts), 0, 0), lambda: None)
+            engine.generate(Batch(tuple(recording.prompts), 0, 0))
             bare_s = time.monotonic() - started
         (rows,) = store.query("run/count_rankings", {"run_id": "bench"}).to_pylist()
     figures = {

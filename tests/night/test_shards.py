@@ -19,8 +19,8 @@ from tasks.keep.shards import ShardFolder, shard_of
 from tasks.night import shard_stage
 from tasks.night.night import open_night, run_night
 from tasks.night.request import NightRequest, prepare_night
-from tasks.night.shard import rank_shard
-from tasks.night.shard_stage import ranks_in_turn
+from tasks.night.shards.shard import rank_shard
+from tasks.night.shards.stage import ranks_in_turn
 from tests.makers import FAKE_VLLM, ROOT, asked, make_inputs, make_settings, select, value
 
 pytestmark = pytest.mark.slow

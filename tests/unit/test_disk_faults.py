@@ -251,6 +251,7 @@ def test_batches_that_a_backup_lacks_are_noted_once_and_their_queries_computed_a
     assert not ledger.is_new
     assert count(store, "scores") == 0  # without rankings they are no whole queries
     ledger.commit(replace(ledger.next_id(), batch_no=0), make_tables(0))
+    ledger.flush()
     caplog.clear()
     assert not Ledger(store, spool, RUN, 0, load_every_s=60).is_new
     assert caplog.text == ""

@@ -25,7 +25,7 @@ from tasks.keep.tables import SCHEMAS
 from tasks.night.ranking import OnProgress, note_canaries, note_engine
 from tasks.night.request import PreparedNight
 from tasks.night.runs import earlier_run_of
-from tasks.night.shard import EARLIER, rank_shard
+from tasks.night.shards.shard import EARLIER, rank_shard
 
 logger = logging.getLogger(__name__)
 

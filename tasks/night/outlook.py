@@ -1,0 +1,343 @@
+"""How long a night will take: its forecast, every other strategy's beside it, and what a larger GPU might do.
+
+Rates come from a file that `packrank bench` wrote, from a finished run, or from the command line. Knows nothing of how
+they were measured.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks.environment import ROOT
+from tasks.errors import ConfigError, PackrankError, first_line
+from tasks.judge.forecast import DEVICES, Forecast, PrefillRate, Rates, forecast, parse_rates
+from tasks.judge.summary import SummaryTable, duration_text, pairs
+from tasks.keep.store import Store
+from tasks.night.request import PreparedNight
+from tasks.night.runs import store_of
+from tasks.prompt.model_files import find_model_folder
+from tasks.rank.recipe import Recipe, build_recipe
+from tasks.rank.reuse import EarlierRun, Standing, find_standings
+from tasks.rank.sizes import AGREEMENTS, Demand, count_demand, draw_queries
+from tasks.read.staging import StagedInput
+from tasks.settings import StrategySettings
+
+logger = logging.getLogger(__name__)
+
+DRAWN_QUERIES = 2_000  # of a run, for the share that is reused
+COUNTED_QUERIES = 1_000  # of these, for the night's own strategy: the sample's own error is then some 1 %
+COMPARED_QUERIES = 200  # for each other strategy, and while an engine waits
+
+ESTIMATE_NOTE = (
+    "Estimate, not measured: bfloat16 on one GPU, prompts read at 35 to 60 % of the data sheet's dense FLOPs, answers "
+    "written at 50 to 80 % of its memory bandwidth; no prefix caching; a Llama-like model with grouped keys."
+)
+STRATEGY_NOTE = (
+    "Estimates from a sample of queries; a range holds the rates' spread and any agreement of the model with the first "
+    "stage, windows and tokens are of a middle one. Simulated nDCG@10 (docs/log.md): lists of 100, windows of 20, no "
+    "real model."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a plan is asked about time."""
+
+    rates: Rates | None = None  # those that lie beside the database if not given
+    deadline_s: float | None = None
+    num_parameters: float | None = None  # of a model to estimate for; 8 billion where no rates are known
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A strategy to compare with."""
+
+    label: str
+    changes: Mapping[str, Any]
+    simulated_ndcg: float | None  # docs/log.md, independent noise; None: not simulated at this size
+
+
+VARIANTS = (
+    Variant("single", {"name": "single", "depth": None}, None),
+    Variant("sliding, depth 30", {"name": "sliding", "depth": 30}, 0.810),
+    Variant("blitz", {"name": "blitz"}, 0.818),
+    Variant("tdpart", {"name": "tdpart"}, 0.870),
+    Variant("sliding", {"name": "sliding"}, 0.878),
+    Variant("jointrank, 2 repeats", {"name": "jointrank"}, 0.800),
+    Variant("jointrank, 4 repeats", {"name": "jointrank", "jointrank": {"repeats": 4}}, 0.923),
+    Variant("consensus of 3, sliding", {"name": "sliding", "consensus": {"shuffles": 3}}, 0.944),
+    Variant("setwise", {"name": "setwise"}, 0.878),
+    Variant("tourrank, 2 tournaments", {"name": "tourrank"}, 0.924),
+    Variant("pairwise heapsort", {"name": "pairwise"}, 0.932),
+    Variant("tourrank, 10 tournaments", {"name": "tourrank", "tourrank": {"tournaments": 10}}, 0.982),
+    Variant("pointwise", {"name": "pointwise"}, 0.842),
+)
+KEPT = ("decode_mode", "window_size", "top_k", "depth", "score_gap", "retries", "seed")  # of the night's own strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A strategy with what it takes."""
+
+    label: str
+    simulated_ndcg: float | None
+    demand: Demand
+    forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The queries that a night asks, or a sample of them that stands for so many."""
+
+    staged: StagedInput
+    queries: Sequence[int]
+    num_queries: int
+
+    def demands(self, recipe: Recipe, most: int = COUNTED_QUERIES) -> list[Demand]:
+        """What they ask if the model agrees with the first stage in part, not at all, wholly; by `most` of them."""
+        counted = draw_queries(self.queries, most)
+        return [count_demand(self.staged, recipe, counted, self.num_queries, agreement) for agreement in AGREEMENTS]
+
+
+@dataclass(frozen=True, slots=True)
+class RunToForecast:
+    """A run that is about to ask its first batch."""
+
+    run_id: str
+    store: Store
+    staged: StagedInput
+    earlier: EarlierRun | None  # whose rows it may reuse
+
+
+def rates_path(prepared: PreparedNight) -> Path:
+    """Where `packrank bench` leaves the rates of the night's model: beside the database."""
+    return prepared.work_folder / "rates" / f"{prepared.model_identity[:12]}.json"
+
+
+def known_rates(prepared: PreparedNight) -> Rates | None:
+    """The rates of the night's model that lie beside the database.
+
+    Raises:
+        ConfigError: the file is no rates file.
+    """
+    path = rates_path(prepared)
+    return read_rates(path) if path.exists() else None
+
+
+def find_rates(prepared: PreparedNight, given: str, folder: Path) -> Rates:
+    """Rates by hand, from a file seen from `folder`, or from a finished run of the night's database.
+
+    Raises:
+        ConfigError: it is none of these.
+        PackrankError: the run's batches do not tell.
+    """
+    if "=" in given:
+        return parse_rates(given)
+    path = folder / given
+    if path.exists():
+        return read_rates(path)
+    store = store_of(prepared)
+    if store.has_runs() and store.find_run(given) is not None:
+        return _rates_of_run(store.query("forecast/rates_of_run", {"run_id": given}).to_pylist(), given)
+    raise ConfigError(
+        f"--rates {given}: no such file, and no such run in {store.path}. Give prefill=50000,decode=3000, a file of "
+        "packrank bench, or a run_id."
+    )
+
+
+def read_rates(path: Path) -> Rates:
+    """A rates file.
+
+    Raises:
+        ConfigError: it cannot be read, or is none.
+    """
+    try:
+        return Rates.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path}: no rates file: {first_line(error)}. Write one with packrank bench.") from error
+
+
+def num_gpus(prepared: PreparedNight) -> int:
+    """How many GPUs one engine takes."""
+    keywords = prepared.settings.engine_keywords()
+    return int(keywords.get("tensor_parallel_size") or 1) * int(keywords.get("pipeline_parallel_size") or 1)
+
+
+def time_tables(prepared: PreparedNight, asked: Asked, outlook: Outlook) -> list[SummaryTable]:
+    """What the plan says of time: by rates, where there are some, else for GPUs that are not at hand.
+
+    Raises:
+        ConfigError: the rates lack what the night needs.
+    """
+    rates = outlook.rates or known_rates(prepared)
+    if rates is None and outlook.deadline_s is not None:
+        raise ConfigError("--deadline needs --rates, or a file of packrank bench beside the database.")
+    tables = []
+    if rates is not None:
+        demands = asked.demands(prepared.recipe)
+        tables += [
+            _time_table(prepared, rates, forecast(rates, demands)),
+            _strategy_table(_options(prepared, asked, rates, demands), outlook.deadline_s),
+        ]
+    if rates is None or outlook.num_parameters is not None:
+        num_parameters = outlook.num_parameters or 8e9
+        tables.append(_device_table(num_parameters, asked.demands(prepared.recipe)))
+    return tables
+
+
+def note_forecast(prepared: PreparedNight, run: RunToForecast, device: str) -> Forecast | None:
+    """Stores what the run is expected to take by the rates beside its database; None where that cannot be told.
+
+    Of a run that is taken up again the first forecast stays.
+    """
+    try:
+        rates = known_rates(prepared)
+        if rates is None:
+            return None
+        if rates.device not in (None, device):
+            logger.warning("run_id=%s no forecast: the rates are of %s, not of %s", run.run_id, rates.device, device)
+            return None
+        expected = forecast(rates, _asked_of(prepared, run).demands(prepared.recipe, COMPARED_QUERIES))
+    except ConfigError as error:
+        logger.warning("run_id=%s no forecast: %s", run.run_id, error)
+        return None
+    with run.store.unit_of_work() as database, database.transaction():
+        database.execute(
+            "forecast/insert_forecast",
+            {
+                "run_id": run.run_id,
+                "low_s": expected.low_s,
+                "expected_s": expected.expected_s,
+                "high_s": expected.high_s,
+                "rates": rates.source,
+            },
+        )
+    logger.info("run_id=%s forecast=%s rates=%s", run.run_id, _range_text(expected), rates.source)
+    return expected
+
+
+def _asked_of(prepared: PreparedNight, run: RunToForecast) -> Asked:
+    """The queries of a run that are not reused, as a sample shows."""
+    staged = run.staged
+    drawn = draw_queries(range(staged.num_queries), DRAWN_QUERIES)
+    standings: dict[str, Standing] = {}
+    if run.earlier is not None:
+        with run.store.unit_of_work() as database:
+            standings = find_standings(database, run.earlier, staged, prepared.recipe, drawn)
+    reused = {query_id for query_id, standing in standings.items() if standing.reused_run_id is not None}
+    asked = [query_index for query_index in drawn if staged.query_ids[query_index] not in reused]
+    return Asked(staged, asked, round(len(asked) * staged.num_queries / max(1, len(drawn))))
+
+
+def _time_table(prepared: PreparedNight, rates: Rates, expected: Forecast) -> SummaryTable:
+    gpus = num_gpus(prepared)
+    figures = [
+        ("engine time", _range_text(expected)),
+        ("expected", duration_text(expected.expected_s)),
+        ("GPU-hours" if gpus == 1 else f"GPU-hours, {gpus} GPUs", _hours_text(expected, gpus)),
+        ("rates", rates.source),
+        ("device", rates.device),
+    ]
+    other = rates.model_identity not in (None, prepared.model_identity)
+    notes = ["Without the engine's start, staging and checks."]
+    notes += ["The rates are another model's."] if other else []
+    return pairs("Time", [(name, value) for name, value in figures if value is not None], " ".join(notes))
+
+
+def _options(prepared: PreparedNight, asked: Asked, rates: Rates, own: Sequence[Demand]) -> list[Option]:
+    """The night's own strategy, then those that go with its decode mode and fit its prompts."""
+    strategy = prepared.settings.strategy
+    folder = find_model_folder(prepared.settings.engine.model, prepared.settings.engine.revision, ROOT)
+    options: list[Option] = []
+    own_label, own_ndcg = f"{strategy.name} (this night's)", None
+    for variant in VARIANTS:
+        kept = {name: getattr(strategy, name) for name in KEPT}
+        try:
+            changed = StrategySettings.model_validate(kept | dict(variant.changes))
+            if changed.model_dump(exclude={"stride"}) == strategy.model_dump(exclude={"stride"}):
+                own_label, own_ndcg = f"{variant.label} (this night's)", variant.simulated_ndcg
+                continue
+            recipe = build_recipe(prepared.settings.model_copy(update={"strategy": changed}), folder)
+        except (ConfigError, ValidationError):
+            continue  # does not go with the decode mode, or its windows do not fit
+        demands = asked.demands(recipe, COMPARED_QUERIES)
+        options.append(Option(variant.label, variant.simulated_ndcg, demands[0], forecast(rates, demands)))
+    return [Option(own_label, own_ndcg, own[0], forecast(rates, own)), *options]
+
+
+def _strategy_table(options: Sequence[Option], deadline_s: float | None) -> SummaryTable:
+    rows = [_strategy_row(option, deadline_s) for option in sorted(options, key=lambda each: each.forecast.expected_s)]
+    columns = ("strategy", "windows", "prompt tokens", "output tokens at most", "engine time", "simulated nDCG@10")
+    if deadline_s is None:
+        return SummaryTable("Strategies", columns, tuple(row[:-1] for row in rows), STRATEGY_NOTE)
+    title = f"Strategies, to end within {duration_text(deadline_s)}"
+    return SummaryTable(title, (*columns, "in time"), tuple(rows), f"{advise(options, deadline_s)} {STRATEGY_NOTE}")
+
+
+def _strategy_row(option: Option, deadline_s: float | None) -> tuple[str, ...]:
+    demand, scale = option.demand, option.demand.scale
+    return (
+        option.label,
+        f"{len(demand.query) * scale:,.0f}",
+        f"{demand.prompt_tokens.sum() * scale:,.0f}",
+        f"{demand.output_tokens.sum() * scale:,.0f}",
+        _range_text(option.forecast),
+        "-" if option.simulated_ndcg is None else f"{option.simulated_ndcg:.3f}",
+        "" if deadline_s is None else option.forecast.meets(deadline_s),
+    )
+
+
+def advise(options: Sequence[Option], deadline_s: float) -> str:
+    """Which strategy to take: the best in the simulation of those that end in time."""
+    in_time = [option for option in options if option.forecast.meets(deadline_s) == "yes"]
+    if not in_time:
+        fastest = min(options, key=lambda each: each.forecast.high_s)
+        return f"None is sure to end in time; {fastest.label} is the fastest. Lower depth or top_k, or add a GPU."
+    best = max(in_time, key=lambda each: (each.simulated_ndcg or 0.0, -each.forecast.high_s))
+    return f"Take {best.label}."
+
+
+def _device_table(num_parameters: float, demands: Sequence[Demand]) -> SummaryTable:
+    rows = []
+    mean_tokens = float(demands[0].prompt_tokens.mean()) if len(demands[0].query) else 1.0
+    for device in DEVICES:
+        rates = device.estimate(num_parameters, mean_tokens)
+        if rates is None:
+            rows.append((device.name, "-", "does not fit into one", "-"))
+            continue
+        expected = forecast(rates, demands)
+        speed = demands[0].prompt_tokens.sum() * demands[0].scale / max(expected.expected_s, 1e-9)
+        rows.append((device.name, _hours_text(expected, 1), _range_text(expected), f"{speed:,.0f}"))
+    columns = ("one GPU", "GPU-hours", "engine time", "prompt tokens a second")
+    return SummaryTable(f"A model of {num_parameters / 1e9:g}B parameters", columns, tuple(rows), ESTIMATE_NOTE)
+
+
+def _rates_of_run(rows: list[dict[str, Any]], run_id: str) -> Rates:
+    """Rates of a run whose answers were one token long: others mix reading and writing."""
+    if not rows or any(row["output_tokens"] > row["num_prompts"] for row in rows):
+        raise PackrankError(
+            f"run {run_id}: its batches do not tell how fast prompts are read: none was asked, or answers were longer "
+            "than one token. Use packrank bench."
+        )
+    points = tuple(PrefillRate(prompt_tokens=row["mean_tokens"], tokens_per_s=row["tokens_per_s"]) for row in rows)
+    is_scored = rows[0]["decode_mode"] == "query_likelihood"
+    return Rates(
+        prefill=points,
+        scored_prefill=points if is_scored else (),
+        source=f"run {run_id}",
+        model_identity=rows[0]["model_identity"],
+        device=rows[0]["device"],
+    )
+
+
+def _range_text(expected: Forecast) -> str:
+    return f"{duration_text(expected.low_s)} to {duration_text(expected.high_s)}"
+
+
+def _hours_text(expected: Forecast, gpus: int) -> str:
+    low, high = expected.gpu_hours(gpus)
+    return f"{low:.3g} to {high:.3g}"
