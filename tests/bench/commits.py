@@ -69,7 +69,12 @@ def bench(num_queries: int, num_candidates: int, num_prompts: int, at_once: int)
         "database_bytes_a_row": round(database_bytes / num_rows, 1),
         "database_bytes_a_candidate": round(database_bytes / (num_queries * num_candidates), 1),
     }
-    return figures, [{"what": name, "value": value} for name, value in figures.items()]
+    by_table = [{"table": name, "rows_a_batch": _rows_a_batch(batches, name)} for name in batches[0][1]]
+    return figures, by_table
+
+
+def _rows_a_batch(batches, table: str) -> float:
+    return median([tables[table].num_rows for _, tables in batches])
 
 
 def _catch(prepared: PreparedNight, folder: Path) -> list[tuple[BatchId, Mapping[str, pa.Table]]]:

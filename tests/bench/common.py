@@ -37,7 +37,7 @@ class NotHere(Exception):
 
 
 def run_bench(name: str, bench: Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> None:
-    """Runs it, and prints its rows as a table and all of it as one line of JSON."""
+    """Runs it, and prints its figures and its rows as tables, and all of it as one line of JSON."""
     before = {"cores": len(os.sched_getaffinity(0)), "load_before": round(os.getloadavg()[0], 2)}
     try:
         figures, rows = bench()
@@ -45,6 +45,8 @@ def run_bench(name: str, bench: Callable[[], tuple[Mapping[str, Any], Sequence[M
         print(f"{name}: skipped: {reason}")
         print(json.dumps({"bench": name, "skipped": str(reason)}))
         return
+    _print_table([{"figure": name, "value": value} for name, value in figures.items()])
+    print()
     _print_table(rows)
     print(json.dumps({"bench": name, **before, **figures, "table": list(rows)}))
 
@@ -79,6 +81,7 @@ def run_child(module: str, *arguments: object, environment: Mapping[str, str] | 
     environment = {**os.environ, **(environment or {})}
     answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
+    print(*lines[-1:], file=sys.stderr)  # a bench that is stopped has told what it knew
     if answer.returncode or not lines:
         raise SystemExit(f"{answer.stderr[-4000:]}\n{' '.join(command)} ended with {answer.returncode}")
     found: dict[str, Any] = json.loads(lines[-1])

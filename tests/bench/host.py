@@ -32,6 +32,7 @@ from tests.makers import select
 
 CACHE = CacheAssumption(num_gpu_blocks=27_500, block_size=16)  # a 7B model on a GPU with 80 GB
 KEPT = STATE / "bench"
+STAGES = ("prepare", "open", "stage", "rank", "check", "publish", "night", "tokeniser")
 TEXTS_A_CALL, MOST_TEXTS = 5_000, 1_000_000
 RANKING = {
     "strategy.window_size": 20,
@@ -45,8 +46,7 @@ def bench(num_queries: int, num_candidates: int, repeats: int, kept: Path, profi
     seen = [measure(num_queries, num_candidates, kept, profile) for _ in range(repeats)]
     medians = {name: median([each[name] for each in seen]) for name in seen[0]}
     stages = [
-        {"stage": name, "wall_s": medians[f"{name}_s"], "cpu_s": medians[f"{name}_cpu_s"]}
-        for name in ("prepare", "open", "stage", "rank", "check", "publish", "night", "tokeniser")
+        {"stage": name, "wall_s": medians.pop(f"{name}_s"), "cpu_s": medians.pop(f"{name}_cpu_s")} for name in STAGES
     ]
     return {"queries": num_queries, "candidates": num_candidates, "repeats": repeats, **medians}, stages
 

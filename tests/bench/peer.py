@@ -75,13 +75,13 @@ def bench(repeats: int, num_queries: int, num_candidates: int):
         "queries": num_queries,
         "candidates": num_candidates,
         "engine": ENGINE,
-        "first_token_vs_rankllm": _ratio(seen, "rank_llm", "first_token"),
-        "first_token_vs_bare_rounds": _ratio(seen, "first_token", "bare first_token, a call a round"),
-        "first_token_vs_bare_at_once": _ratio(seen, "first_token", "bare first_token, all at once"),
-        "permutation_vs_rankllm": _ratio(seen, "rank_llm", "permutation"),
-        "permutation_vs_bare_rounds": _ratio(seen, "permutation", "bare permutation, a call a round"),
-        "permutation_90_vs_rankllm": _ratio(seen, "rank_llm", "permutation_90"),
-        "permutation_90_vs_bare_rounds": _ratio(seen, "permutation_90", "bare permutation_90, a call a round"),
+        "rank_llm_s_over_first_token_s": _ratio(seen, "rank_llm", "first_token"),
+        "first_token_s_over_bare_rounds_s": _ratio(seen, "first_token", "bare first_token, a call a round"),
+        "first_token_s_over_bare_at_once_s": _ratio(seen, "first_token", "bare first_token, all at once"),
+        "rank_llm_s_over_permutation_s": _ratio(seen, "rank_llm", "permutation"),
+        "permutation_s_over_bare_rounds_s": _ratio(seen, "permutation", "bare permutation, a call a round"),
+        "rank_llm_s_over_permutation_90_s": _ratio(seen, "rank_llm", "permutation_90"),
+        "permutation_90_s_over_bare_rounds_s": _ratio(seen, "permutation_90", "bare permutation_90, a call a round"),
     }, rows
 
 

@@ -27,11 +27,11 @@ def test_a_bench_prints_a_table_and_then_its_figures_as_one_line_of_json(tmp_pat
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
     assert answer.returncode == 0, answer.stderr[-2000:]
-    *table, last = answer.stdout.splitlines()
+    *tables, last = answer.stdout.splitlines()
     told = json.loads(last)
     assert told["bench"] == name
     assert told[figure] > 0
-    assert len(table) == len(told["table"]) + 1
+    assert len(tables) > len(told["table"]) > 0
 
 
 def test_a_bench_that_lacks_its_peer_says_so_and_is_no_failure():
