@@ -18,7 +18,7 @@ export UV_TORCH_BACKEND := cpu
 endif
 endif
 
-.PHONY: help setup demo test test-fast soak check format lint types layers faults deploy up down lock clean
+.PHONY: help setup demo test test-fast soak bench check format lint types layers faults deploy up down lock clean
 
 help:                 ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -59,6 +59,11 @@ SEED ?= 7
 soak: setup           ## nights killed at random moments (make soak SEED=8), on the real engine too; readers; long tests
 	@$(BIN)/pytest -m slow tests/soak -s --kills 50 --seed $(SEED)
 	@$(BIN)/pytest -m soak tests/engine tests/night tests/unit
+
+BENCHES := "commits" "scaling" "overhead" "makespan --repeats 1" \
+	"makespan --engine real --queries 20 --passage-tokens 24 --repeats 1" "peer --repeats 1"
+bench: setup          ## measure: each bench once, a quiet machine's half hour; make bench BENCH=peer ARGS="--repeats 3" for one
+	@for bench in $(if $(BENCH),"$(BENCH) $(ARGS)",$(BENCHES)); do $(BIN)/python -m tests.bench.$$bench || exit 1; done
 
 check: setup format lint types layers test   ## format, lint, types, import layers, tests
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tasks.answer.outcomes import Reading, read_generation
 from tasks.answer.scores import ScoredDocs, first_stage_docs, ranking_status, score_docs
-from tasks.errors import EngineError, EngineLost
+from tasks.errors import DeadlinePassed, EngineError, EngineLost, StoreError
 from tasks.generate.generations import BatchStats, Engine, Generation
 from tasks.keep.tables import SCHEMAS, BatchId, BatchRows, batch_row, promptless_batch_row
 from tasks.pack.batches import Batch, split
@@ -167,6 +167,14 @@ class Cohort:
             while self._parts or self._ready or not dispatch.is_empty:
                 on_windows(self._ask_part(engine) if self._parts else self._go_on(engine, dispatch))
                 take_more()
+        except BaseException as error:
+            if isinstance(error, DeadlinePassed):
+                while not dispatch.is_idle:  # what is asked is paid for
+                    self._land(dispatch)
+            if not isinstance(error, StoreError):
+                dispatch.lose()
+                self._commit_closed(engine, dispatch)
+            raise
         finally:
             self._ledger.flush()
 
@@ -175,13 +183,18 @@ class Cohort:
         try:
             self._admit(engine, dispatch)
             self._commit_closed(engine, dispatch)
-            landed = [] if dispatch.is_idle else dispatch.collect()
+            landed = [] if dispatch.is_idle else self._land(dispatch)
         except EngineLost as error:
             self._recover(dispatch, engine, error)
             return 0
+        return sum(self._newly_done(ranking) for ranking in _distinct(asked for asked, _ in landed))
+
+    def _land(self, dispatch: Dispatch) -> list[tuple[Asked, Generation]]:
+        """Waits for answers and takes them."""
+        landed = dispatch.collect()
         for asked, generation in landed:
             self._take(asked, generation)
-        return sum(self._newly_done(ranking) for ranking in _distinct(asked for asked, _ in landed))
+        return landed
 
     def _admit(self, engine: Engine, dispatch: Dispatch) -> None:
         """Gives the engine what it has room for."""
@@ -201,7 +214,11 @@ class Cohort:
 
     def _commit_closed(self, engine: Engine, dispatch: Dispatch) -> None:
         for batch in dispatch.closed():
-            self._commit(engine, batch.batch(), batch.answered, batch.stats())
+            batch.answered = [
+                each for each in batch.answered if each[0].prompt.request_id in self._read
+            ]  # if interrupted
+            if batch.answered:
+                self._commit(engine, batch.batch(), batch.answered, batch.stats())
 
     def _commit(
         self, engine: Engine, batch: Batch, answered: Sequence[tuple[Asked, Generation]], stats: BatchStats

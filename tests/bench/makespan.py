@@ -1,90 +1,107 @@
-"""A night's makespan against one bare `LLM.generate` of the same prompts without dependencies.
+"""A night's makespan on ragged lists, against one bare `LLM.generate` of the same prompts without dependencies.
 
-    python -m tests.bench.makespan configs/sample.toml --set inputs.queries=... --set strategy.depth=100
+    python -m tests.bench.makespan [--engine fake|real] [--modes first_token permutation] [--drivers generate stream]
+        [--repeats 3] [--queries 200] [--shortest 20] [--longest 200] [--passage-tokens 64] [--set section.key=value ...]
 
-Makespan: from the engine being ready to the last commit in the database, rounds waited for, answers parsed, rows loaded.
-Bare: the same prompts in one call of a fresh engine. Prints a table and one JSON line; the ratio is the figure.
+Makespan: from an engine that is ready to the last commit, rounds waited for, answers parsed, rows loaded. Bare: the same
+prompts, with the same sampling parameters, in one call of a fresh engine. The fake engine sleeps a + b * tokens +
+c * sequences in each step (--step-cost, seconds), so its figures say what the order of prompts and the host cost; the
+real one is asked a tenth: --engine real --queries 20 --passage-tokens 24.
 """
 
-import json
-import sys
-import tempfile
-import time
+import argparse
+import os
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tasks.generate.process import engine_on_demand, engine_options
-from tasks.keep.ledger import Ledger
-from tasks.keep.spool import Spool
-from tasks.keep.store import Store
-from tasks.night.request import NightRequest, prepare_night
-from tasks.pack.batches import Batch
-from tasks.rank.cohort import Cohort
+import numpy as np
+
+from tasks.generate.process import engine_on_demand
 from tasks.settings import overrides_from
+from tests.bench.common import (
+    SAMPLE_ENGINE,
+    BareCalls,
+    fake_engine,
+    median,
+    options_of,
+    prepare,
+    rank_night,
+    recording,
+    run_bench,
+    scratch_folder,
+    time_bare_calls,
+)
+from tests.bench.generated import write_inputs
+
+REAL_CACHE_BYTES = 268_435_456  # 91 blocks of 128 tokens, the sample's
+SEED = 7
 
 
-class RecordingEngine:
-    """Passes batches on and keeps their prompts."""
+def bench(asked: argparse.Namespace):
+    if asked.engine == "fake":
+        cost = {"step_cost_s": asked.step_cost, "num_gpu_blocks": asked.num_gpu_blocks}
+        os.environ.update(fake_engine(**cost))  # the engine children of this process
+    rows = []
+    with scratch_folder() as folder:
+        lengths = np.random.default_rng(SEED).integers(asked.shortest, asked.longest + 1, asked.queries)
+        values = _values(asked) | write_inputs(folder / "inputs", lengths, SEED)
+        for mode in asked.modes:
+            for driver in asked.drivers or [None]:
+                driven = {} if driver is None else {"packing.driver": driver}
+                chosen = values | driven | {"strategy.decode_mode": mode} | overrides_from(asked.set, Path.cwd())
+                seen = [_one(chosen, folder / f"{mode}-{driver}-{number}") for number in range(asked.repeats)]
+                rows.append({"mode": mode, "driver": driver or "default"} | _medians(seen))
+    shown = {name: getattr(asked, name) for name in ("engine", "repeats", "queries", "step_cost", "num_gpu_blocks")}
+    if asked.engine == "real":
+        shown = {name: shown[name] for name in ("engine", "repeats", "queries")}
+    return shown | {"set": asked.set, "largest_ratio": max(row["ratio"] for row in rows)}, rows
 
-    def __init__(self, engine):
-        self._engine = engine
-        self.prompts = []
-        self.engine_s = 0.0
 
-    @property
-    def info(self):
-        return self._engine.info
+def _values(asked: argparse.Namespace) -> dict[str, Any]:
+    engine = SAMPLE_ENGINE | {"engine.kv_cache_memory_bytes": REAL_CACHE_BYTES} if asked.engine == "real" else {}
+    sizes = {"prompt.max_passage_tokens": asked.passage_tokens, "engine.max_model_len": 4096}
+    return engine | sizes | {"strategy.window_size": 20, "strategy.stride": 10}
 
-    def generate(self, batch, meanwhile):
-        self.prompts += batch.prompts
-        generations, stats = self._engine.generate(batch, meanwhile)
-        self.engine_s += stats.engine_s
-        return generations, stats
+
+def _one(values: dict[str, Any], folder: Path):
+    """The night on an engine that has ranked one query before, then the bare call on a fresh one."""
+    warm = prepare(folder / "warm", values | _one_query(folder / "warm" / "inputs"))
+    prepared, prompts = recording(prepare(folder / "night", values))
+    options = options_of(prepared, folder)
+    with engine_on_demand(options, 1, lambda _: None) as engine:
+        rank_night(warm, engine)
+        ranked = rank_night(prepared, engine)
+    (bare,) = time_bare_calls(options, [BareCalls("bare", prompts, [range(len(prompts))])], folder).values()
+    return asdict(ranked) | {"prompts": len(prompts), "bare_s": bare["s"], "ratio": ranked.makespan_s / bare["s"]}
+
+
+def _one_query(folder: Path) -> dict[str, str]:
+    return write_inputs(folder, [20], SEED + 1)
+
+
+def _medians(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    counts = ("num_candidates", "prompts", "num_batches", "prompt_tokens", "output_tokens")
+    return {name: seen[-1][name] for name in counts} | {
+        name: median([each[name] for each in seen]) for name in ("makespan_s", "engine_s", "bare_s", "ratio")
+    }
 
 
 def main() -> None:
-    config, *rest = sys.argv[1:]
-    overrides = overrides_from(
-        [text for flag, text in zip(rest[::2], rest[1::2], strict=True) if flag == "--set"], Path.cwd()
-    )
-    prepared = prepare_night(NightRequest(config=Path(config), overrides=overrides))
-    with tempfile.TemporaryDirectory(prefix="packrank-bench-") as scratch:
-        folder = Path(scratch)
-        options = engine_options(prepared.settings, folder / "tmp", folder / "engine.log")
-        staged = prepared.stage(folder / "staging")
-        store = Store(folder / "x.duckdb", prepared.settings.database_limits(folder / "spill"))
-        store.prepare()
-        with engine_on_demand(options, 1, lambda _: None) as engine:
-            recording = RecordingEngine(engine)
-            limits = engine.info.limits
-            started = time.monotonic()
-            ledger = Ledger(store, Spool(folder / "spool", "bench"), "bench", 0, prepared.settings.store.load_every_s)
-            cohort = Cohort(staged, prepared.recipe, ledger)
-            for query_index in range(staged.num_queries):
-                cohort.add_query(query_index, [])
-            cohort.commit_unasked()
-            cohort.rank(recording, lambda _: None)
-            ledger.close()
-            makespan_s = time.monotonic() - started
-        with engine_on_demand(options, 1, lambda _: None) as engine:
-            assert engine.info.limits == limits
-            started = time.monotonic()
-            engine.generate(Batch(tuple(recording.prompts), 0, 0))
-            bare_s = time.monotonic() - started
-        (rows,) = store.query("run/count_rankings", {"run_id": "bench"}).to_pylist()
-    figures = {
-        "bench": "makespan",
-        "queries": rows["num_rankings"],
-        "candidates": staged.num_candidates,
-        "prompts": len(recording.prompts),
-        "prompt_tokens": sum(prompt.prompt_tokens for prompt in recording.prompts),
-        "makespan_s": round(makespan_s, 2),
-        "engine_s": round(recording.engine_s, 2),
-        "bare_s": round(bare_s, 2),
-        "ratio": round(makespan_s / bare_s, 4),
-    }
-    for name, value in figures.items():
-        print(f"{name:>15}  {value}")
-    print(json.dumps(figures))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("fake", "real"), default="fake")
+    parser.add_argument("--modes", nargs="+", default=["first_token", "permutation"])
+    parser.add_argument("--drivers", nargs="*", default=[], help="of [packing] driver; the default if none is named")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--shortest", type=int, default=20)
+    parser.add_argument("--longest", type=int, default=200)
+    parser.add_argument("--passage-tokens", type=int, default=64)
+    parser.add_argument("--step-cost", type=float, nargs=3, default=[0.004, 0.00002, 0.00002])
+    parser.add_argument("--num-gpu-blocks", type=int, default=8_000, help="of 16 tokens, of the fake engine")
+    parser.add_argument("--set", action="append", default=[])
+    asked = parser.parse_args()
+    run_bench("makespan", lambda: bench(asked))
 
 
 if __name__ == "__main__":

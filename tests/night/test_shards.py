@@ -16,9 +16,9 @@ from rich.console import Console
 from flows import running
 from tasks.errors import AlreadyRunning, ConfigError, StoreError
 from tasks.keep.shards import ShardFolder, shard_of
-from tasks.night.shards import stage as shard_stage
 from tasks.night.night import open_night, run_night
 from tasks.night.request import NightRequest, prepare_night
+from tasks.night.shards import stage as shard_stage
 from tasks.night.shards.shard import rank_shard
 from tasks.night.shards.stage import ranks_in_turn
 from tests.makers import FAKE_VLLM, ROOT, asked, make_inputs, make_settings, select, value
