@@ -47,9 +47,9 @@ def order_by_logprobs(logprobs: Sequence[float | None], prior: Sequence[float] |
     """
     raw = [-math.inf if value is None or math.isnan(value) else value for value in logprobs]
     values = raw if prior is None else _without_prior(raw, prior)
-    values = [float(np.float32(value)) for value in values]
-    order = sorted(range(len(values)), key=lambda place: -values[place])
-    num_listed = sum(value > -math.inf for value in values)
+    values = np.array(values, np.float32).tolist()
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)
+    num_listed = len(values) - values.count(-math.inf)
     return LogprobOrder(
         order=tuple(order),
         logprobs=tuple(values[place] for place in order),

@@ -77,15 +77,18 @@ class FirstStageEngine:
     def _generation(self, prompt: Prompt) -> Generation:
         docs = prompt.window.docs
         template = self._askings[prompt.window.question].template
-        order = sorted(range(len(docs)), key=lambda place: docs[place])
         ids = prompt.form.logprob_token_ids
+        text = ""
+        if ids is None:
+            order = sorted(range(len(docs)), key=docs.__getitem__)
+            text = "</think>" + " > ".join(f"[{template.identifier(place)}]" for place in order)
         if prompt.window.question == "judge":
             logprobs = (-0.001 * docs[0], *[-9.0] * (len(ids) - 1)) if ids else None
         else:
             logprobs = tuple(-float(doc) for doc in docs) if ids else None
         return Generation(
             request_id=prompt.request_id,
-            text="</think>" + " > ".join(f"[{template.identifier(place)}]" for place in order),
+            text=text,
             finish_reason="stop",
             output_tokens=prompt.max_tokens,
             cached_tokens=0,

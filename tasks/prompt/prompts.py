@@ -30,6 +30,7 @@ from tasks.prompt.truncation import fair_lengths
 from tasks.schedule.windows import Window
 
 FRAMES_KEPT = 8_192
+NO_IDS = np.empty(0, np.int32)
 NOTHING_SAID = "N/A"  # the query and every passage of a content-free prompt
 
 
@@ -107,11 +108,19 @@ class PromptBuilder:
         """The tokens of each query as it stands in a prompt, 1D int32; 0 for a blank one."""
         return self.tokens.encode_end_to_end([one_line(text) for text in texts]).lengths.astype(np.int32)
 
-    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> EncodedTexts:
-        """Each passage's piece, a space before it and line breaks after it; empty for a blank text."""
-        lines = [passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
+    def passage_lines(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[str]:
+        """Each passage as it stands in a prompt, a space before it and line breaks after it; empty for a blank text."""
         tail = self._template.passage_tail
-        return self.tokens.encode_end_to_end([f" {line}{tail}" if line else "" for line in lines])
+        lines = [passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
+        return [f" {line}{tail}" if line else "" for line in lines]
+
+    def encode_lines(self, lines: Sequence[str]) -> EncodedTexts:
+        """The token ids of passages as `passage_lines` gives them."""
+        return self.tokens.encode_end_to_end(lines)
+
+    def encode_passages(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """A few passages' pieces, 1D int32 each."""
+        return self.encode_lines(self.passage_lines([None] * len(texts), texts)).split()
 
     def fixed_tokens(self, num_passages: int, max_query_tokens: int) -> int:
         """The most that a prompt holds beside its passages."""
@@ -158,32 +167,33 @@ class PromptBuilder:
                 f"{request_id}: {len(passages)} passages of at least {sizes.min_passage_tokens} tokens do not fit into "
                 f"the {room} tokens that the query leaves of max_prompt_tokens = {sizes.max_prompt_tokens}."
             )
-        pieces = [self._cut(*each) for each in zip(passages, full.tolist(), lengths.tolist(), strict=True)]
-        heads = (np.empty(0, np.int32), *frame.heads)
-        ids = [frame.before, *(part for pair in zip(heads, pieces, strict=True) for part in pair), frame.after]
-        cut = [length - len(piece) for length, piece in zip(full.tolist(), pieces, strict=True)]
+        pieces = list(passages)
+        cut = np.flatnonzero(full > lengths).tolist()
+        for place in cut:
+            pieces[place] = self._cut(passages[place], int(lengths[place]))
+        parts = [frame.before, *([NO_IDS] * (2 * len(pieces))), frame.after]
+        parts[2:-1:2] = pieces
+        parts[3:-1:2] = frame.heads
         return Prompt(
             request_id=request_id,
             window=window,
             decode_mode=self.decode_mode,
-            prompt_token_ids=np.concatenate(ids),
+            prompt_token_ids=np.concatenate(parts),
             form=self.answers.form(window),
             num_scored_tokens=frame.num_scored_tokens,
             opened_answer=self._opened_answer,
-            truncated_passages=sum(tokens > 0 for tokens in cut),
-            truncated_tokens=sum(cut),
+            truncated_passages=len(cut),
+            truncated_tokens=sum(int(full[place]) - len(pieces[place]) for place in cut),
         )
 
     def build_content_free(self, request_id: str, num_passages: int, sizes: PromptSizes) -> Prompt:
         """The prompt of a window whose query and passages say nothing (CapCal, arXiv:2604.10150)."""
-        (piece,) = self.encode_passages([None], [NOTHING_SAID]).split()
+        (piece,) = self.encode_passages([NOTHING_SAID])
         window = Window(tuple(range(num_passages)))
         return self.build(request_id, window, NOTHING_SAID, [piece] * num_passages, [len(piece)] * num_passages, sizes)
 
-    def _cut(self, passage: np.ndarray, full_length: int, length: int) -> np.ndarray:
+    def _cut(self, passage: np.ndarray, length: int) -> np.ndarray:
         """The piece in at most `length` tokens: whole characters, and line breaks of our own at the cut."""
-        if full_length <= length:
-            return passage
         kept = self.tokens.character_boundary(passage, max(length - len(self._tail), 0))
         return np.concatenate([passage[:kept], self._tail])
 

@@ -245,7 +245,8 @@ def passage_text(title: str | None, text: str) -> str:
     >>> passage_text("Tides", "The moon pulls\n the sea."), passage_text("Tides", "Tides rise.")
     ('Tides: The moon pulls the sea.', 'Tides rise.')
     """
-    body, head = one_line(text), one_line(title or "")
+    body = one_line(text)
+    head = one_line(title) if title else ""
     if not body or not head or body.startswith(head):
         return body
     return f"{head}: {body}"

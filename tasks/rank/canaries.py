@@ -85,7 +85,7 @@ def wrong_canaries(answered: Sequence[CanaryAnswer]) -> str:
 
 def _prompts(asking: Asking, pair: CanaryPair) -> list[Prompt]:
     builder, sizes = asking.builder, asking.sizes
-    pieces = builder.encode_passages([None, None], [pair.relevant, pair.irrelevant]).split()
+    pieces = builder.encode_passages([pair.relevant, pair.irrelevant])
     cut = [piece[: sizes.max_passage_tokens] for piece in pieces]
     question = asking.question
     orders = [(RELEVANT,), (IRRELEVANT,)] if question == "judge" else [(RELEVANT, IRRELEVANT), (IRRELEVANT, RELEVANT)]

@@ -348,15 +348,14 @@ class Cohort:
     def _prompt_of(self, each: OpenWindow) -> tuple[str, Prompt]:
         query_index, request_id = each.ranking.query_index, self._request_id(each)
         if request_id not in self._prompts:
-            first = self._staged.offsets[query_index]
-            documents = [int(self._staged.doc_index[first + doc]) for doc in each.window.docs]
+            documents = self._staged.doc_index[self._staged.offsets[query_index] + np.array(each.window.docs)]
             asking = self._recipe.askings[each.window.question]
             self._prompts[request_id] = asking.builder.build(
                 request_id,
                 each.window,
                 self._staged.query_texts[query_index] or "",
-                [self._staged.tokens.passage(document) for document in documents],
-                [int(self._staged.tokens.lengths[document]) for document in documents],
+                self._staged.tokens.passages(documents),
+                self._staged.tokens.lengths[documents],
                 asking.sizes,
             )
         return request_id, self._prompts[request_id]

@@ -6,8 +6,9 @@ Knows nothing of tokenizers: the encoder is handed in.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -21,6 +22,7 @@ TOKENS_FILE = "passages.int32"
 OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
+CHUNKS_AHEAD = 2  # of some 2,000 passages: one in the tokenizer, one on its way there
 
 
 class Encoded(Protocol):
@@ -44,8 +46,12 @@ class PassageEncoder(Protocol):
         """The tokens of each query as it stands in a prompt, int32; 0 for a blank one."""
         ...
 
-    def encode_passages(self, titles: Sequence[str | None], texts: Sequence[str]) -> Encoded:
-        """The token ids of each passage as it stands in a prompt; none for a blank text."""
+    def passage_lines(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[str]:
+        """Each passage as it stands in a prompt; empty for a blank text."""
+        ...
+
+    def encode_lines(self, lines: Sequence[str]) -> Encoded:
+        """The token ids of those."""
         ...
 
 
@@ -61,6 +67,11 @@ class TokenStore:
     def passage(self, doc_index: int) -> np.ndarray:
         """The kept token ids of one passage: a view, 1D int32."""
         return self.tokens[self.offsets[doc_index] : self.offsets[doc_index + 1]]
+
+    def passages(self, doc_indexes: np.ndarray) -> list[np.ndarray]:
+        """The kept token ids of several passages: views, 1D int32 each."""
+        starts, ends = self.offsets[doc_indexes].tolist(), self.offsets[doc_indexes + 1].tolist()
+        return [self.tokens[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def write_token_store(
@@ -88,18 +99,29 @@ def write_token_store(
 
 
 def _encoded_ahead(chunks: Iterator[TextChunk], encoder: PassageEncoder) -> Iterator[tuple[TextChunk, Encoded]]:
-    """Reads and encodes the next chunk while this one is written: the tokenizer works outside of Python's lock."""
+    """Reads a chunk while another is in the tokenizer, which works outside of Python's lock, and a third is written."""
 
-    def encode_next() -> tuple[TextChunk, Encoded] | None:
+    def read() -> tuple[TextChunk, list[str]] | None:
         chunk = next(chunks, None)
-        if chunk is None:
-            return None
-        return chunk, encoder.encode_passages(chunk.titles, [text or "" for text in chunk.texts])
+        return (
+            None
+            if chunk is None
+            else (chunk, encoder.passage_lines(chunk.titles, [text or "" for text in chunk.texts]))
+        )
 
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode") as thread:
-        ahead = thread.submit(encode_next)
-        while (encoded := ahead.result()) is not None:
-            ahead = thread.submit(encode_next)
+    def encode(waiting: Future[tuple[TextChunk, list[str]] | None]) -> tuple[TextChunk, Encoded] | None:
+        found = waiting.result()
+        return None if found is None else (found[0], encoder.encode_lines(found[1]))
+
+    with (
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="read") as reader,
+        ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="encode"
+        ) as tokenizer,  # it keeps all cores busy by itself
+    ):
+        ahead = deque(tokenizer.submit(encode, reader.submit(read)) for _ in range(CHUNKS_AHEAD))
+        while (encoded := ahead.popleft().result()) is not None:
+            ahead.append(tokenizer.submit(encode, reader.submit(read)))
             yield encoded
 
 

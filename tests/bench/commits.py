@@ -41,6 +41,9 @@ class _Caught:
     def commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
         self.batches.append((batch_id, tables))
 
+    def flush(self) -> None:
+        pass
+
 
 def bench(num_queries: int, num_candidates: int, num_prompts: int, at_once: int):
     with scratch_folder() as folder:

@@ -55,7 +55,7 @@ def recipe_of(tmp_path):
 
 
 def build(asking, window, query=QUERY):
-    pieces = asking.builder.encode_passages([None] * len(PASSAGES), PASSAGES).split()
+    pieces = asking.builder.encode_passages(PASSAGES)
     shown = [pieces[doc] for doc in window.docs]
     return asking.builder.build("q/0/0/0", window, query, shown, [len(piece) for piece in shown], asking.sizes)
 

@@ -53,9 +53,7 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     builder, sizes = asking.builder, asking.sizes
     prompts = []
     for number in range(9):
-        passages = builder.encode_passages(
-            [None] * 20, [make_text(number * 20 + place, 3) for place in range(20)]
-        ).split()
+        passages = builder.encode_passages([make_text(number * 20 + place, 3) for place in range(20)])
         window = Window(tuple(range(20)))
         prompts.append(
             builder.build(f"q{number}", window, make_text(number, 3), passages, [len(each) for each in passages], sizes)

@@ -154,7 +154,7 @@ def test_the_query_is_what_is_scored(night):
 def _prompt_of(asking, query):
     from tasks.schedule.windows import Window
 
-    (piece,) = asking.builder.encode_passages([None], ["the moon pulls the sea"]).split()
+    (piece,) = asking.builder.encode_passages(["the moon pulls the sea"])
     return asking.builder.build("q/0/0/0", Window((0,), "judge"), query, [piece], [len(piece)], asking.sizes)
 
 

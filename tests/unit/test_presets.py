@@ -40,9 +40,7 @@ def make_recipe(folder, preset, *, style=None, chat=None, overrides=None):
 
 def build(asking, num_passages, num_words=400, query="why is the moon round?"):
     """A prompt of the given number of passages, all of them too long."""
-    pieces = asking.builder.encode_passages(
-        [None] * num_passages, [make_text(n, num_words) for n in range(num_passages)]
-    ).split()
+    pieces = asking.builder.encode_passages([make_text(n, num_words) for n in range(num_passages)])
     cut = [piece[: asking.sizes.max_passage_tokens] for piece in pieces]
     window = Window(tuple(range(num_passages)), asking.question)
     return asking.builder.build("q/0/0/0", window, query, cut, [len(piece) for piece in pieces], asking.sizes)

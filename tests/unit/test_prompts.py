@@ -57,7 +57,7 @@ def make_sizes(builder, **given):
 
 
 def build(builder, sizes, query, texts):
-    passages = builder.encode_passages([None] * len(texts), texts).split()
+    passages = builder.encode_passages(texts)
     window = Window(tuple(range(len(texts))))
     kept = [passage[: sizes.max_passage_tokens] for passage in passages]
     return builder.build("q/0/0/0", window, query, kept, [len(passage) for passage in passages], sizes)
@@ -246,7 +246,7 @@ def test_a_prompt_and_its_answer_may_fill_the_context_to_the_last_token(sample_t
 def test_passages_are_cut_by_tokens_at_whole_characters(sample_tokens, text):
     builder = make_builder(sample_tokens)
     sizes = make_sizes(builder)
-    (whole,) = builder.encode_passages([None], [text]).split()
+    (whole,) = builder.encode_passages([text])
 
     prompt = build(builder, sizes, "q", [text, "short"])
 

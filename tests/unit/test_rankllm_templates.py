@@ -92,7 +92,7 @@ def test_for_uncut_passages_the_ids_are_those_of_the_whole_prompt_as_one_string(
         "permutation",
     )
     sizes = resolve_sizes(builder, len(passages), LIMITS)
-    pieces = builder.encode_passages([None] * len(passages), passages).split()
+    pieces = builder.encode_passages(passages)
 
     prompt = builder.build(
         "q/0/0/0", Window(tuple(range(len(passages)))), "what is it?", pieces, [len(piece) for piece in pieces], sizes

@@ -31,11 +31,11 @@ class WordTokens:
     def count_query_tokens(self, texts):
         return np.array([len(text.split()) for text in texts], np.int32)
 
-    def encode_passages(self, titles, texts):
-        lengths = [
-            len(f"{title or ''} {text}".split()) if text.strip() else 0
-            for title, text in zip(titles, texts, strict=True)
-        ]
+    def passage_lines(self, titles, texts):
+        return [f"{title or ''} {text}" if text.strip() else "" for title, text in zip(titles, texts, strict=True)]
+
+    def encode_lines(self, lines):
+        lengths = [len(line.split()) for line in lines]
         ids = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
         return EncodedTexts(ids, np.array(lengths, np.int64))
 
