@@ -94,7 +94,10 @@ def test_a_ranking_does_not_depend_on_batches_cohorts_or_memory(night, fake_vllm
     tight = night(folder="tight", packing__batch_loads=1, packing__cohort_queries=2, engine__max_num_seqs=2)
     run_night(tight)
 
-    assert score_rows(tight) == score_rows(roomy)
+    streamed = night(folder="streamed", packing__driver="stream", engine__max_num_seqs=2)
+    run_night(streamed)
+
+    assert score_rows(tight) == score_rows(streamed) == score_rows(roomy)
     assert value(tight, "select count(*) from batches where num_prompts > 0") > value(
         roomy, "select count(*) from batches where num_prompts > 0"
     )

@@ -37,10 +37,12 @@ def statuses(prepared, run_id):
 
 
 @pytest.mark.fault(10, 47, 88)
-@pytest.mark.parametrize("kind", ["die_on", "hang_on", "fail_on"])
-def test_a_poison_prompt_is_set_aside_with_its_query_and_the_rest_is_ranked(night, fake_vllm, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "driver"), [("die_on", "generate"), ("die_on", "stream"), ("hang_on", "stream"), ("fail_on", "stream")]
+)
+def test_a_poison_prompt_is_set_aside_with_its_query_and_the_rest_is_ranked(night, fake_vllm, tmp_path, kind, driver):
     fake_vllm(**{kind: POISON}, log=str(tmp_path / "asked"))
-    prepared = night(2, packing__batch_timeout_s=1, packing__max_engine_starts=1)
+    prepared = night(2, packing__batch_timeout_s=1, packing__max_engine_starts=1, packing__driver=driver)
 
     run_id = run_night(prepared)
 

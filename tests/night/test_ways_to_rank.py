@@ -49,7 +49,7 @@ def night(tmp_path, model_folder, fake_vllm):
 
     def make(way, folder="a", **settings):
         strategy, _, decode_mode = way.split("+")[0].partition("/")
-        values = {"strategy.name": strategy, "strategy.decode_mode": decode_mode}
+        values = {"strategy.name": strategy, "strategy.decode_mode": decode_mode, "packing.driver": "stream"}
         values |= {f"strategy.{name}": value for name, value in WAYS.get(way, {}).items()}
         if strategy != "sliding":
             values["strategy.stride"] = None

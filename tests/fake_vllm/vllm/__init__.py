@@ -221,6 +221,8 @@ class LLM:
         time.sleep(fixed_s + token_s * (num_tokens + len(decoding)) + sequence_s * len(sequences))
         for each in sequences:
             each.tokens_left -= 1
+            if not self._is_call and each.output.metrics is not None:
+                self._note_time(each.output.metrics, is_first=each in begun)
         scheduler.running = [each for each in sequences if each.tokens_left > 0]
         scheduler.kv_cache_manager.usage = 0.0  # one-token requests end in the step that schedules them
         stats = SimpleNamespace(iteration_details=details if self._details else None)
@@ -291,6 +293,14 @@ class LLM:
             with open(self._told["metrics_log"], "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(metrics | {"num_tokens": len(gaps) + 1, "gaps": gaps}) + "\n")
         return SimpleNamespace(**metrics)
+
+    def _note_time(self, metrics, is_first):
+        """By the clock where prompts come and go; what is drawn for a call would lie in the future of those that follow."""
+        now = time.monotonic()
+        if is_first:
+            metrics.scheduled_ts, metrics.first_token_ts = now, now
+            metrics.first_token_latency = max(now - getattr(metrics, "queued_ts", now), 1e-6)
+        metrics.last_token_ts = now
 
     def _stopped(self, text, stop):
         ends = [text.index(each) + len(each) for each in stop if each in text]

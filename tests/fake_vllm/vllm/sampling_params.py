@@ -1,7 +1,7 @@
 """The one name of vllm.sampling_params that the engine child takes."""
 
-from enum import Enum
+from enum import IntEnum
 
 
-class RequestOutputKind(Enum):
+class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
