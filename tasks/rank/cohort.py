@@ -22,6 +22,7 @@ from tasks.errors import DeadlinePassed, EngineError, EngineLost, StoreError
 from tasks.generate.generations import BatchStats, Engine, Generation
 from tasks.keep.tables import SCHEMAS, BatchId, BatchRows, batch_row, promptless_batch_row
 from tasks.pack.batches import Batch, split
+from tasks.pack.kv_budget import KVCacheLimits
 from tasks.prompt.prompts import Prompt
 from tasks.rank.calibration import Priors
 from tasks.rank.dispatch import Asked, Dispatch
@@ -93,6 +94,7 @@ class Cohort:
         self._credited: dict[int, int] = {}  # query_index -> windows of its bound that are told as done
         self._parts: deque[LostBatch] = deque()
         self._set_aside: set[int] = set()  # query_index: an engine was lost with a prompt of theirs alone
+        self._limits: KVCacheLimits | None = None  # of the engine: asking a dead one would start another
         self._reuse_reasons: dict[int, str] = {}  # query_index -> why it is ranked although reuse was looked for
 
     def reuse_query(self, query_index: int, scores_run_id: str) -> int:
@@ -163,6 +165,7 @@ class Cohort:
             EngineError, StoreError: what was committed stays.
         """
         dispatch = Dispatch(engine, self._recipe.packing)
+        self._limits = engine.info.limits
         try:
             while self._parts or self._ready or not dispatch.is_empty:
                 on_windows(self._ask_part(engine) if self._parts else self._go_on(engine, dispatch))
@@ -173,7 +176,7 @@ class Cohort:
                     self._land(dispatch)
             if not isinstance(error, StoreError):
                 dispatch.lose()
-                self._commit_closed(engine, dispatch)
+                self._commit_closed(dispatch)
             raise
         finally:
             self._ledger.flush()
@@ -182,7 +185,7 @@ class Cohort:
         """Gives the engine work, commits while it is at that, and takes what it answers; returns windows done since."""
         try:
             self._admit(engine, dispatch)
-            self._commit_closed(engine, dispatch)
+            self._commit_closed(dispatch)
             landed = [] if dispatch.is_idle else self._land(dispatch)
         except EngineLost as error:
             self._recover(dispatch, engine, error)
@@ -199,8 +202,9 @@ class Cohort:
     def _admit(self, engine: Engine, dispatch: Dispatch) -> None:
         """Gives the engine what it has room for."""
         if self._priors.is_missing(self._ready.order_sizes):
-            if not dispatch.is_idle:
-                return  # they are asked alone
+            if not dispatch.is_idle:  # they are asked alone
+                dispatch.send()
+                return
             self._priors.learn(engine, self._ready.order_sizes)
         while (kind := self._ready.kind_after(one_token=dispatch.one_token)) is not None:
             each = self._ready.first(one_token=kind)
@@ -212,17 +216,14 @@ class Cohort:
             del self._prompts[request_id]
         dispatch.send()
 
-    def _commit_closed(self, engine: Engine, dispatch: Dispatch) -> None:
+    def _commit_closed(self, dispatch: Dispatch) -> None:
         for batch in dispatch.closed():
-            batch.answered = [
-                each for each in batch.answered if each[0].prompt.request_id in self._read
-            ]  # if interrupted
+            # an interruption may come between an answer and its reading
+            batch.answered = [each for each in batch.answered if each[0].prompt.request_id in self._read]
             if batch.answered:
-                self._commit(engine, batch.batch(), batch.answered, batch.stats())
+                self._commit(batch.batch(), batch.answered, batch.stats())
 
-    def _commit(
-        self, engine: Engine, batch: Batch, answered: Sequence[tuple[Asked, Generation]], stats: BatchStats
-    ) -> None:
+    def _commit(self, batch: Batch, answered: Sequence[tuple[Asked, Generation]], stats: BatchStats) -> None:
         rows = BatchRows()
         for asked, generation in answered:
             read = self._read.pop(asked.prompt.request_id)
@@ -236,7 +237,8 @@ class Cohort:
         rounds = [asked.window.key.round for asked, _ in answered]
         generations = [generation for _, generation in answered]
         driver = self._recipe.packing.driver
-        row = batch_row(batch_id, batch, driver, rounds, generations, stats, engine.info.limits)
+        assert self._limits is not None, "nothing was asked"
+        row = batch_row(batch_id, batch, driver, rounds, generations, stats, self._limits)
         self._ledger.commit(batch_id, rows.tables(batch_id, row))
         _log_batch(batch_id, batch, stats.engine_s, generations)
 
@@ -261,7 +263,7 @@ class Cohort:
             EngineLost: it was asked often enough, and prompts are not to be set aside.
         """
         lost = dispatch.lose()
-        self._commit_closed(engine, dispatch)
+        self._commit_closed(dispatch)
         for asked in lost.untouched:
             self._prompts[asked.prompt.request_id] = asked.prompt
             self._ready.push(asked.window, one_token=asked.prompt.max_tokens == 1)
@@ -287,7 +289,7 @@ class Cohort:
             answered = list(zip(part.asked, generations, strict=True))
             for each in answered:
                 self._take(*each)
-            self._commit(engine, part.batch, answered, stats)
+            self._commit(part.batch, answered, stats)
         return sum(self._newly_done(ranking) for ranking in _distinct(part.asked))
 
     def _isolate(self, lost: LostBatch, engine: Engine, error: EngineLost) -> None:

@@ -1,6 +1,7 @@
 """Every decode mode on the real engine, with the small model: what comes back is what the mode says it is."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,7 @@ def build(asking, window, query=QUERY):
 
 
 def ask(engine, *prompts):
+    prompts = tuple(replace(prompt, request_id=f"q{number}") for number, prompt in enumerate(prompts))
     generations, _ = engine.generate(Batch(prompts, 0, 0))
     return generations
 
