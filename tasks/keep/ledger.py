@@ -19,7 +19,7 @@ from tasks.keep.tables import BatchId
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 4  # batches that are not durable yet; then the night waits, so that its memory is bounded
+MAX_WAITING = 1  # batches that are not durable yet; then the night waits: a kill would cost all of them
 
 
 class Ledger:

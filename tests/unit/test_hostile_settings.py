@@ -59,6 +59,7 @@ def test_no_path_column_or_name_of_the_settings_reaches_sql_as_text(tmp_path, mo
         "strategy.cascade.keep": 4,
         "strategy.cascade.decode_mode": "yes_no",
         "store.database": str(folder / "var" / f"{EVIL}.duckdb"),
+        "store.spool": str(folder / f"spool {EVIL}"),
         "store.export": str(folder / f"export {EVIL}"),
         "store.published_copy": True,
         "store.keep_nights": 1,
