@@ -195,7 +195,7 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
         offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
         doc_index=_mapped(folder / DOC_INDEX_FILE, "<i4"),
         first_stage_score=_mapped(folder / SCORES_FILE, "<f8"),
-        doc_ids=database.query("stage/list_documents").column("doc_id"),
+        doc_ids=_in_one_chunk(database.query("stage/list_documents").column("doc_id")),
         tokens=open_token_store(folder),
         quarantine=database.query("stage/list_quarantine").cast(QUARANTINE_SCHEMA),
         notes={row["note"]: row["num_rows"] for row in notes},
@@ -205,3 +205,8 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
 def _mapped(path: Path, dtype: str) -> np.ndarray:
     """As a plain array: a slice of numpy's own class for mapped files takes ten times as long."""
     return np.empty(0, dtype) if path.stat().st_size == 0 else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+
+
+def _in_one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """DuckDB gives a chunk every few thousand rows, and each `take` looks through all of them."""
+    return pa.chunked_array([column.combine_chunks()])

@@ -6,9 +6,8 @@ Knows nothing of tokenizers: the encoder is handed in.
 """
 
 from array import array
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +21,6 @@ TOKENS_FILE = "passages.int32"
 OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
-CHUNKS_AHEAD = 2  # of some 2,000 passages: one in the tokenizer, one on its way there
 
 
 class Encoded(Protocol):
@@ -99,29 +97,23 @@ def write_token_store(
 
 
 def _encoded_ahead(chunks: Iterator[TextChunk], encoder: PassageEncoder) -> Iterator[tuple[TextChunk, Encoded]]:
-    """Reads a chunk while another is in the tokenizer, which works outside of Python's lock, and a third is written."""
+    """Reads and encodes the next chunk while this one is written: the tokenizer works outside of Python's lock.
 
-    def read() -> tuple[TextChunk, list[str]] | None:
+    One thread, since the tokenizer uses all cores by itself: one more for reading cost a quarter more processor time
+    over 10^6 passages (docs/log.md).
+    """
+
+    def encode_next() -> tuple[TextChunk, Encoded] | None:
         chunk = next(chunks, None)
-        return (
-            None
-            if chunk is None
-            else (chunk, encoder.passage_lines(chunk.titles, [text or "" for text in chunk.texts]))
-        )
+        if chunk is None:
+            return None
+        lines = encoder.passage_lines(chunk.titles, [text or "" for text in chunk.texts])
+        return chunk, encoder.encode_lines(lines)
 
-    def encode(waiting: Future[tuple[TextChunk, list[str]] | None]) -> tuple[TextChunk, Encoded] | None:
-        found = waiting.result()
-        return None if found is None else (found[0], encoder.encode_lines(found[1]))
-
-    with (
-        ThreadPoolExecutor(max_workers=1, thread_name_prefix="read") as reader,
-        ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="encode"
-        ) as tokenizer,  # it keeps all cores busy by itself
-    ):
-        ahead = deque(tokenizer.submit(encode, reader.submit(read)) for _ in range(CHUNKS_AHEAD))
-        while (encoded := ahead.popleft().result()) is not None:
-            ahead.append(tokenizer.submit(encode, reader.submit(read)))
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode") as thread:
+        ahead = thread.submit(encode_next)
+        while (encoded := ahead.result()) is not None:
+            ahead = thread.submit(encode_next)
             yield encoded
 
 
