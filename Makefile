@@ -62,7 +62,7 @@ soak: setup           ## nights killed at random moments (make soak SEED=8), on 
 
 BENCHES := "commits" "scaling" "overhead" "makespan --repeats 1" \
 	"makespan --engine real --queries 20 --passage-tokens 24 --repeats 1" "peer --repeats 1"
-bench: setup          ## measure: each bench once, a quiet machine's half hour; make bench BENCH=peer ARGS="--repeats 3" for one
+bench: setup          ## measure, on a quiet machine: each bench once; make bench BENCH=peer ARGS="--repeats 3" for one
 	@for bench in $(if $(BENCH),"$(BENCH) $(ARGS)",$(BENCHES)); do $(BIN)/python -m tests.bench.$$bench || exit 1; done
 
 check: setup format lint types layers test   ## format, lint, types, import layers, tests

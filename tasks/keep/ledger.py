@@ -5,7 +5,6 @@ A thread of its own does so, in order, while the night goes on with the next bat
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, count
@@ -18,8 +17,6 @@ from tasks.keep.store import OWN_WAIT_S, Store
 from tasks.keep.tables import BatchId
 
 logger = logging.getLogger(__name__)
-
-MAX_WAITING = 1  # batches that are not durable yet; then the night waits: a kill would cost all of them
 
 
 class Ledger:
@@ -40,8 +37,7 @@ class Ledger:
         self.is_new = following == 0 or 0 in missing  # whether the first batch is still to be committed
         self._loaded_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self._waiting: deque[Future[None]] = deque()
-        self._has_failed = False  # a later batch without this one would leave a gap in the numbers
+        self._pending: Future[None] | None = None  # one at a time: a kill costs what is not durable yet
 
     def next_id(self) -> BatchId:
         """Names the next batch."""
@@ -56,16 +52,18 @@ class Ledger:
         Raises:
             StoreError: a batch before this one could not be made durable.
         """
-        self._wait(MAX_WAITING - 1)
-        self._waiting.append(self._thread.submit(self._commit, batch_id, tables))
+        self.flush()
+        self._pending = self._thread.submit(self._commit, batch_id, tables)
 
     def flush(self) -> None:
         """Waits until every batch is durable.
 
         Raises:
-            StoreError: one could not be made so, and those after it were left.
+            StoreError: the last one could not be made so.
         """
-        self._wait(0)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def close(self) -> None:
         """Loads everything that waits.
@@ -83,18 +81,8 @@ class Ledger:
             ) from error
         self._spool.remove()
 
-    def _wait(self, most: int) -> None:
-        while len(self._waiting) > most:
-            self._waiting.popleft().result()
-
     def _commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
-        if self._has_failed:
-            return
-        try:
-            self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
-        except BaseException:
-            self._has_failed = True
-            raise
+        self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
         if time.monotonic() - self._loaded_at >= self._load_every_s:
             try:
                 self._store.load_spool(self._spool, self._run_id)

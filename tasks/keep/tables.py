@@ -262,7 +262,7 @@ class BatchRows:
 
 
 def _table(name: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]], constants: dict[str, Any]) -> pa.Table:
-    """Rows of one table, column by column: a third of the time of a dictionary a row."""
+    """Rows of one table, column by column."""
     schema = SCHEMAS[name]
     values = dict(zip(columns, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(columns, ())
     arrays = [

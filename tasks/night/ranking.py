@@ -41,7 +41,7 @@ from tasks.schedule.windows import Outcome
 logger = logging.getLogger(__name__)
 
 LOW_ID_MASS = 0.5  # of the probability at an answer's first token
-CHUNK_QUERIES = 1_000  # taken in at once: some 0.3 s, while the engine has work for longer
+CHUNK_QUERIES = 1_000  # taken in at once, while the engine is at what it has
 ENGINE_COLUMNS = (  # of runs, as the engine reports them
     *("device", "dtype", "enable_prefix_caching"),
     *("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),

@@ -19,7 +19,7 @@ CONTINUATION_BYTES = range(0x80, 0xC0)  # a token that starts with one of these 
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
-    """Texts as ids, end to end: no Python object a text, which costs more than a tenth of the tokenising."""
+    """Texts as ids, end to end: no array a text."""
 
     ids: np.ndarray  # 1D int32, all texts
     lengths: np.ndarray  # 1D int64, of each

@@ -188,7 +188,7 @@ class Cohort:
             self._commit_closed(dispatch)
             landed = [] if dispatch.is_idle else self._land(dispatch)
         except EngineLost as error:
-            self._recover(dispatch, engine, error)
+            self._recover(dispatch, error)
             return 0
         return sum(self._newly_done(ranking) for ranking in _distinct(asked for asked, _ in landed))
 
@@ -237,10 +237,14 @@ class Cohort:
         rounds = [asked.window.key.round for asked, _ in answered]
         generations = [generation for _, generation in answered]
         driver = self._recipe.packing.driver
-        assert self._limits is not None, "nothing was asked"
-        row = batch_row(batch_id, batch, driver, rounds, generations, stats, self._limits)
+        row = batch_row(batch_id, batch, driver, rounds, generations, stats, self._known_limits)
         self._ledger.commit(batch_id, rows.tables(batch_id, row))
         _log_batch(batch_id, batch, stats.engine_s, generations)
+
+    @property
+    def _known_limits(self) -> KVCacheLimits:
+        assert self._limits is not None, "nothing was asked"
+        return self._limits
 
     def _take(self, asked: Asked, generation: Generation) -> None:
         """Reads an answer, and moves its query on."""
@@ -256,7 +260,7 @@ class Cohort:
             form = self._recipe.askings[window.question].builder.answers.form(window)
             self._ready.push(OpenWindow(ranking, key, window), one_token=form.max_tokens == 1)
 
-    def _recover(self, dispatch: Dispatch, engine: Engine, error: EngineLost) -> None:
+    def _recover(self, dispatch: Dispatch, error: EngineLost) -> None:
         """After an engine was lost: what it was at is asked by itself, the rest again in its turn.
 
         Raises:
@@ -268,9 +272,9 @@ class Cohort:
             self._prompts[asked.prompt.request_id] = asked.prompt
             self._ready.push(asked.window, one_token=asked.prompt.max_tokens == 1)
         tries = self._recipe.packing.max_engine_starts - 1  # one is used up
-        parts = [_lost_batch(suspects, engine) for suspects in lost.suspects]
+        parts = [_lost_batch(suspects, self._known_limits) for suspects in lost.suspects]
         if tries == 0 and (len(parts) == 1 or not self._recipe.packing.max_poison_prompts):
-            self._isolate(parts[0], engine, error)
+            self._isolate(parts[0], error)
             return
         logger.warning(
             "engine lost with %d prompts, starting another: %s", sum(len(each.asked) for each in parts), error
@@ -284,7 +288,7 @@ class Cohort:
         try:
             generations, stats = engine.generate(part.batch, tries)
         except EngineLost as error:
-            self._isolate(part, engine, error)
+            self._isolate(part, error)
         else:
             answered = list(zip(part.asked, generations, strict=True))
             for each in answered:
@@ -292,7 +296,7 @@ class Cohort:
             self._commit(part.batch, answered, stats)
         return sum(self._newly_done(ranking) for ranking in _distinct(part.asked))
 
-    def _isolate(self, lost: LostBatch, engine: Engine, error: EngineLost) -> None:
+    def _isolate(self, lost: LostBatch, error: EngineLost) -> None:
         """Puts the halves of a lost batch next in turn; a prompt alone sets its query aside.
 
         Raises:
@@ -305,7 +309,7 @@ class Cohort:
         if len(lost.asked) == 1:
             self._set_query_aside(lost.asked[0].window, error)
             return
-        halves = split(lost.batch, engine.info.limits)
+        halves = split(lost.batch, self._known_limits)
         middle = len(halves[0].prompts)
         logger.warning("engine lost with %d prompts, asking them in halves: %s", len(lost.asked), error)
         self._parts.extendleft([LostBatch(halves[1], lost.asked[middle:]), LostBatch(halves[0], lost.asked[:middle])])
@@ -417,8 +421,7 @@ def _distinct(asked: Iterable[Asked]) -> list[RankingInProgress]:
     return list({each.window.ranking.query_index: each.window.ranking for each in asked}.values())
 
 
-def _lost_batch(asked: Sequence[Asked], engine: Engine) -> LostBatch:
-    limits = engine.info.limits
+def _lost_batch(asked: Sequence[Asked], limits: KVCacheLimits) -> LostBatch:
     needed = sum(limits.needed_blocks(each.prompt.prompt_tokens, each.prompt.max_tokens) for each in asked)
     return LostBatch(Batch(tuple(each.prompt for each in asked), needed, needed), tuple(asked))
 
