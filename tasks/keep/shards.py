@@ -83,6 +83,7 @@ class ShardRecord:
     versions: Mapping[str, str]  # of libraries
     engine: Mapping[str, Any] | None  # as it reported itself, columns of runs; None: it was not needed
     canaries: tuple[dict[str, Any], ...]  # as they answered: pair, margin, passed
+    forecast: Mapping[str, Any] | None = None  # columns of forecasts; None: it has no rates, or asked nothing
     num_batches: int = 0
     num_queries: int = 0
     num_candidates: int = 0
@@ -97,6 +98,16 @@ def sum_notes(records: list[ShardRecord]) -> dict[str, int]:
             before = notes.get(note, 0)
             notes[note] = max(before, num_rows) if note in SEEN_BY_ALL else before + num_rows
     return notes
+
+
+def slowest_forecast(records: list[ShardRecord]) -> dict[str, Any] | None:
+    """A night's forecast: of shards side by side the slowest counts. None where a shard that asked has none."""
+    asked = [record.forecast for record in records if record.engine is not None]
+    told = [each for each in asked if each is not None]
+    if not told or len(told) < len(asked):
+        return None
+    slowest = {name: max(each[name] for each in told) for name in ("low_s", "expected_s", "high_s")}
+    return slowest | {"rates": "; ".join(dict.fromkeys(each["rates"] for each in told))}
 
 
 class ShardFolder:

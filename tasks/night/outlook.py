@@ -6,7 +6,7 @@ they were measured.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def time_tables(prepared: PreparedNight, asked: Asked, outlook: Outlook) -> list
     if rates is not None:
         demands = asked.demands(prepared.recipe)
         tables += [
-            _time_table(prepared, rates, forecast(rates, demands)),
+            _time_table(prepared, rates, forecast(rates, demands), asked.num_queries),
             _strategy_table(_options(prepared, asked, rates, demands), outlook.deadline_s),
         ]
     if rates is None or outlook.num_parameters is not None:
@@ -205,19 +205,21 @@ def note_forecast(prepared: PreparedNight, run: RunToForecast, device: str) -> F
     except ConfigError as error:
         logger.warning("run_id=%s no forecast: %s", run.run_id, error)
         return None
-    with run.store.unit_of_work() as database, database.transaction():
-        database.execute(
-            "forecast/insert_forecast",
-            {
-                "run_id": run.run_id,
-                "low_s": expected.low_s,
-                "expected_s": expected.expected_s,
-                "high_s": expected.high_s,
-                "rates": rates.source,
-            },
-        )
+    store_forecast(run.store, run.run_id, asdict(expected) | {"rates": rates.source})
     logger.info("run_id=%s forecast=%s rates=%s", run.run_id, _range_text(expected), rates.source)
     return expected
+
+
+def store_forecast(store: Store, run_id: str, columns: Mapping[str, Any]) -> None:
+    """Stores low_s, expected_s, high_s and rates of a run; the first that were stored stay."""
+    with store.unit_of_work() as database, database.transaction():
+        database.execute("forecast/insert_forecast", {"run_id": run_id, **columns})
+
+
+def store_actual(store: Store, run_id: str) -> None:
+    """Stores what a run took, beside its forecast if it has one."""
+    with store.unit_of_work() as database, database.transaction():
+        database.execute("forecast/note_actual", {"run_id": run_id})
 
 
 def _asked_of(prepared: PreparedNight, run: RunToForecast) -> Asked:
@@ -233,12 +235,18 @@ def _asked_of(prepared: PreparedNight, run: RunToForecast) -> Asked:
     return Asked(staged, asked, round(len(asked) * staged.num_queries / max(1, len(drawn))))
 
 
-def _time_table(prepared: PreparedNight, rates: Rates, expected: Forecast) -> SummaryTable:
-    gpus = num_gpus(prepared)
+def _time_table(prepared: PreparedNight, rates: Rates, alone: Forecast, num_queries: int) -> SummaryTable:
+    """`alone`: what one engine would take for all."""
+    gpus, num_shards = num_gpus(prepared), prepared.settings.packing.shards
+    expected = alone.in_shards(num_shards, num_queries)
+    all_gpus = gpus * num_shards
     figures = [
-        ("engine time", _range_text(expected)),
+        (
+            "engine time" if num_shards == 1 else f"engine time, the slowest of {num_shards} shards",
+            _range_text(expected),
+        ),
         ("expected", duration_text(expected.expected_s)),
-        ("GPU-hours" if gpus == 1 else f"GPU-hours, {gpus} GPUs", _hours_text(expected, gpus)),
+        ("GPU-hours" if all_gpus == 1 else f"GPU-hours, {all_gpus} GPUs", _hours_text(alone, gpus)),
         ("rates", rates.source),
         ("device", rates.device),
     ]
@@ -252,6 +260,10 @@ def _options(prepared: PreparedNight, asked: Asked, rates: Rates, own: Sequence[
     """The night's own strategy, then those that go with its decode mode and fit its prompts."""
     strategy = prepared.settings.strategy
     folder = find_model_folder(prepared.settings.engine.model, prepared.settings.engine.revision, ROOT)
+
+    def expected(demands: Sequence[Demand]) -> Forecast:
+        return forecast(rates, demands).in_shards(prepared.settings.packing.shards, asked.num_queries)
+
     options: list[Option] = []
     own_label, own_ndcg = f"{strategy.name} (this night's)", None
     for variant in VARIANTS:
@@ -265,8 +277,8 @@ def _options(prepared: PreparedNight, asked: Asked, rates: Rates, own: Sequence[
         except (ConfigError, ValidationError):
             continue  # does not go with the decode mode, or its windows do not fit
         demands = asked.demands(recipe, COMPARED_QUERIES)
-        options.append(Option(variant.label, variant.simulated_ndcg, demands[0], forecast(rates, demands)))
-    return [Option(own_label, own_ndcg, own[0], forecast(rates, own)), *options]
+        options.append(Option(variant.label, variant.simulated_ndcg, demands[0], expected(demands)))
+    return [Option(own_label, own_ndcg, own[0], expected(own)), *options]
 
 
 def _strategy_table(options: Sequence[Option], deadline_s: float | None) -> SummaryTable:

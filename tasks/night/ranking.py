@@ -24,7 +24,7 @@ from tasks.keep.ledger import Ledger
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
-from tasks.night.outlook import RunToForecast, note_forecast
+from tasks.night.outlook import RunToForecast, note_forecast, store_actual
 from tasks.night.request import PreparedNight
 from tasks.night.runs import earlier_run_of
 from tasks.pack.kv_budget import check_promise
@@ -65,7 +65,7 @@ class Part:
     earlier: EarlierRun | None  # whose rows may be reused
     scratch: Path  # of the engine
     log_path: Path
-    on_begun: Callable[[], None]  # told when the engine is noted and the canaries have answered
+    on_begun: Callable[[], None]  # told when the engine is noted, and canaries and forecast are, or failed
 
 
 def whole_run(prepared: PreparedNight, run_id: str, store: Store) -> Part:
@@ -119,7 +119,7 @@ class RankStage:
                 self._begin_asking(asked, watch)
                 cohort.rank(asked, progress.add, take_more)
         ledger.close()
-        self._note_actual()
+        store_actual(self.store, self.run_id)
         self._warn_of_low_id_mass()
 
     def _require_space_to_rank(self, staged: StagedInput) -> None:
@@ -197,14 +197,10 @@ class RankStage:
             self._note_engine(info)
         try:
             self._ask_canaries(engine)
+            run = RunToForecast(self.run_id, self.store, self._staged, self._part.earlier)
+            watch.begin(note_forecast(self.prepared, run, info.device))
         finally:
             self._part.on_begun()
-        run = RunToForecast(self.run_id, self.store, self._staged, self._part.earlier)
-        watch.begin(note_forecast(self.prepared, run, info.device))
-
-    def _note_actual(self) -> None:
-        with self.store.unit_of_work() as database, database.transaction():
-            database.execute("forecast/note_actual", {"run_id": self.run_id})
 
     def _watch(self) -> "_Watch":
         (run,) = self._rows("run/find_run").to_pylist()

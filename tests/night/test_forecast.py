@@ -67,6 +67,11 @@ def number(text):
     return float(text.replace(",", ""))
 
 
+def hours(text):
+    whole, minutes = re.fullmatch(r"(\d+) h (\d+) min", text).groups()
+    return int(whole) + int(minutes) / 60
+
+
 # ---- before a night
 
 
@@ -139,6 +144,21 @@ def test_strategies_that_go_with_the_decode_mode_are_set_against_the_deadline(ni
             assert in_time == ("yes" if took[label] * 1.1 <= 36 else "perhaps" if took[label] <= 36 else "no"), label
     assert dict(time.rows)["rates"] == "given"
     assert re.match(r"\d+\.\d s to \d+\.\d s", dict(time.rows)["engine time"])
+
+
+def test_shards_shorten_the_night_and_leave_its_gpu_hours(night, tmp_path):
+    told = {}
+    for num_shards in (1, 4):
+        prepared = night([12] * 4, packing__shards=num_shards, engine__tensor_parallel_size=2)
+        waiting = Asked(prepared.stage(tmp_path / f"staging{num_shards}"), range(4), 4_000_000)
+        time, strategies = time_tables(prepared, waiting, Outlook(rates(spread=0.0), deadline_s=3_600.0))
+        told[num_shards] = dict(time.rows), column(strategies, "engine time")["sliding (this night's)"]
+
+    (alone, own), (shared, own_shared) = told[1], told[4]
+    assert alone["GPU-hours, 2 GPUs"] == shared["GPU-hours, 8 GPUs"]
+    assert alone["engine time"] == own
+    assert shared["engine time, the slowest of 4 shards"] == own_shared
+    assert hours(shared["expected"]) == pytest.approx(hours(alone["expected"]) / 4, rel=0.02)
 
 
 def test_the_strategy_to_take_is_the_best_of_those_that_end_in_time():

@@ -15,8 +15,11 @@ from rich.console import Console
 
 from flows import running
 from tasks.errors import AlreadyRunning, ConfigError, StoreError
+from tasks.judge.forecast import PrefillRate, Rates
 from tasks.keep.shards import ShardFolder, shard_of
+from tasks.night.calibration import write_rates
 from tasks.night.night import open_night, run_night
+from tasks.night.outlook import rates_path
 from tasks.night.request import NightRequest, prepare_night
 from tasks.night.shards import stage as shard_stage
 from tasks.night.shards.shard import rank_shard
@@ -142,6 +145,27 @@ def test_shards_have_the_rows_of_a_night_without(night, whole, tmp_path):
     assert not list((tmp_path / "elsewhere").rglob("*.*"))  # nothing is left in the spool, nor of the shards' own
     assert not list((prepared.work_folder / "shards").rglob("*.*"))
     assert len(list((prepared.work_folder / "logs").glob(f"{run_id}.shard*.engine.log"))) == 3
+
+
+def test_shards_with_rates_have_the_forecast_of_the_slowest_beside_what_all_took(night):
+    prepared = night(shards=2)
+    rates = Rates(prefill=(PrefillRate(prompt_tokens=100.0, tokens_per_s=1_000.0),), spread=0.1, source="by hand")
+    write_rates(rates, rates_path(prepared))
+
+    run_night(prepared)
+
+    (row,) = select(prepared, "select low_s, expected_s, high_s, actual_s, rates from forecasts")
+    sums = select(
+        prepared,
+        "select sum(windows.prompt_tokens)::bigint as prompt_tokens from windows join batches using (run_id, batch_no, shard) "
+        "group by shard",
+    )
+    slowest = max(each["prompt_tokens"] for each in sums) / 1_000
+    assert row["rates"] == "by hand"
+    assert row["expected_s"] == pytest.approx(slowest, rel=0.05)
+    assert row["low_s"] == pytest.approx(0.9 * row["expected_s"], rel=0.02)
+    assert row["high_s"] == pytest.approx(1.1 * row["expected_s"], rel=0.02)
+    assert 0 < row["actual_s"] < 60
 
 
 @pytest.mark.fault(8, 10)

@@ -21,6 +21,7 @@ from tasks.judge.forecast import (
     parse_parameters,
     parse_rates,
 )
+from tasks.keep.shards import shard_of
 from tasks.rank.sizes import Demand
 from tasks.settings import NightSettings
 
@@ -152,6 +153,36 @@ def test_a_deadline_is_met_for_sure_or_perhaps():
 
     assert [told.meets(seconds) for seconds in (120, 119, 100, 99)] == ["yes", "perhaps", "perhaps", "no"]
     assert told.gpu_hours(4) == (80 * 4 / 3600, 120 * 4 / 3600)
+
+
+@given(st.integers(2, 64), st.integers(1, 20_000))
+def test_the_slowest_of_several_shards_takes_between_an_even_share_and_all(num_shards, num_queries):
+    alone = Forecast(80.0, 100.0, 120.0)
+
+    told = alone.in_shards(num_shards, num_queries)
+
+    assert told.low_s == pytest.approx(80.0 / num_shards)
+    assert 100.0 / num_shards < told.expected_s <= 100.0
+    assert told.low_s < told.expected_s < told.high_s <= 120.0
+
+
+def test_one_shard_is_the_night_itself():
+    assert Forecast(80.0, 100.0, 120.0).in_shards(1, 50) == Forecast(80.0, 100.0, 120.0)
+
+
+@pytest.mark.parametrize(("num_shards", "num_queries"), [(2, 200), (8, 200), (8, 5_000), (32, 2_000)])
+def test_the_slowest_shard_is_the_one_that_the_hash_makes(num_shards, num_queries):
+    """Shares of the largest of several shards, over 200 sets of ids."""
+    largest = []
+    for night in range(200):
+        shards = [shard_of(f"{night}-{number}", num_shards) for number in range(num_queries)]
+        largest.append(np.bincount(shards).max() / num_queries)
+
+    told = Forecast(1.0, 1.0, 1.0).in_shards(num_shards, num_queries)
+
+    assert told.expected_s == pytest.approx(np.mean(largest), rel=0.02)
+    assert 0.88 <= np.mean(np.array(largest) <= told.high_s) <= 1.0
+    assert min(largest) >= told.low_s
 
 
 def test_an_estimate_follows_from_the_data_sheet():

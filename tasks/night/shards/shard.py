@@ -10,7 +10,6 @@ of Prefect, nor of other shards.
 import logging
 import shutil
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +135,33 @@ class _Shard:
 
     def _tell(self, staged: StagedInput | None = None) -> None:
         """Writes the record: of the engine as soon as it has begun, of everything once all is ranked."""
-        run = self._store.find_run(self._folder.run_id)
-        assert run is not None, self._folder.run_id
-        canaries = tuple(self._store.query("run/list_canaries", {"run_id": self._folder.run_id}).to_pylist())
-        engine: Mapping[str, Any] | None = {name: run[name] for name in ENGINE_COLUMNS}
-        if run["device"] is None:  # this start has asked nothing
-            engine, canaries = (None, ()) if self._before is None else (self._before.engine, self._before.canaries)
         self._folder.write(
             ShardRecord(
                 is_done=staged is not None,
                 host=socket.gethostname(),
                 versions=library_versions(),
-                engine=engine,
-                canaries=canaries,
+                **self._asked(),
                 num_batches=len(self._folder.batch_nos()),
                 num_queries=0 if staged is None else staged.num_queries,
                 num_candidates=0 if staged is None else staged.num_candidates,
                 notes={} if staged is None else staged.notes,
             )
         )
+
+    def _asked(self) -> dict[str, Any]:
+        """Engine, canaries and forecast: of this start, or of the one before if this one has asked nothing."""
+        named = {"run_id": self._folder.run_id}
+        run = self._store.find_run(self._folder.run_id)
+        assert run is not None, self._folder.run_id
+        if run["device"] is None:
+            before = self._before
+            return {
+                "engine": None if before is None else before.engine,
+                "canaries": () if before is None else before.canaries,
+                "forecast": None if before is None else before.forecast,
+            }
+        return {
+            "engine": {name: run[name] for name in ENGINE_COLUMNS},
+            "canaries": tuple(self._store.query("run/list_canaries", named).to_pylist()),
+            "forecast": next(iter(self._store.query("forecast/find_forecast", named).to_pylist()), None),
+        }

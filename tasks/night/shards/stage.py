@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 
 from tasks.errors import StoreError
 from tasks.keep.fingerprints import library_versions
-from tasks.keep.shards import ShardFolder, ShardOrder, ShardRecord, queries_of, sum_notes
+from tasks.keep.shards import ShardFolder, ShardOrder, ShardRecord, queries_of, slowest_forecast, sum_notes
 from tasks.keep.spool import Spool, write_whole
 from tasks.keep.store import OWN_WAIT_S, Store
 from tasks.keep.tables import SCHEMAS
+from tasks.night.outlook import store_actual, store_forecast
 from tasks.night.ranking import OnProgress, note_canaries, note_engine
 from tasks.night.request import PreparedNight
 from tasks.night.runs import earlier_run_of
@@ -101,6 +102,7 @@ class ShardStage:
                         listener(num_loaded, num_shards)
         finally:
             self._note_engines()
+        self._note_forecast()
         return self._note_input()
 
     def remove_spool(self) -> None:
@@ -163,6 +165,13 @@ class ShardStage:
                 note_engine(self._store, self._run_id, record.engine)
             if record.canaries:
                 note_canaries(self._store, self._run_id, record.canaries, self._prepared.recipe)
+
+    def _note_forecast(self) -> None:
+        """That of the slowest shard, beside what all took side by side."""
+        forecast = slowest_forecast(self._records())
+        if forecast is not None:
+            store_forecast(self._store, self._run_id, forecast)
+        store_actual(self._store, self._run_id)
 
     def _note_input(self) -> int:
         records = self._records()
