@@ -26,6 +26,7 @@ from tasks.night.night import open_night
 from tasks.night.request import NightRequest, PreparedNight, prepare_night
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
+from tasks.settings import PackingSettings
 from tests.makers import FAKE_VLLM, ROOT, SAMPLE_MODEL, make_settings, select
 
 NIGHT = date(2026, 11, 29)
@@ -102,9 +103,9 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def prepare(folder: Path, values: Mapping[str, object], *, publish: bool = False) -> PreparedNight:
-    """A night of the sample model that keeps everything in `folder`; `values` by dotted path."""
+    """A night of the sample model that keeps everything in `folder`; `values` by dotted path over the usual driver."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = make_settings(folder, sample_model(), values)
+    config = make_settings(folder, sample_model(), {"packing.driver": PackingSettings().driver, **values})
     return prepare_night(NightRequest(config=config, night=NIGHT, publish=publish))
 
 

@@ -6,7 +6,8 @@ Takes whatever `rank_llm` is importable, and says so if none is. All contestants
 tokens, and the same engine settings; each runs in a process of its own, one engine at a time, loaded and warmed up on
 other queries, and only the ranking call is timed. RankLLM writes permutations of exactly 90 tokens (min_tokens =
 max_tokens). Ours is timed as it is (`first_token`, `permutation`, which stops where the model does) and made to write the
-same 90. Bare calls ask the prompts that ours asked, with the same sampling parameters: one call a round, and all at once.
+same 90. Bare calls ask the prompts that ours asked, with the same sampling parameters: one call a round, and those of one
+token all at once as well.
 """
 
 import argparse
@@ -163,7 +164,8 @@ def run_ours(folder: Path) -> None:
             found[name] |= {"output_tokens": ranked.output_tokens, "batches": ranked.num_batches}
             forced = PERMUTATION_TOKENS if VARIANTS[name] else 0
             calls.append(BareCalls(f"bare {name}, a call a round", prompts, rounds_of(prompts), forced))
-            calls.append(BareCalls(f"bare {name}, all at once", prompts, [range(len(prompts))], forced))
+            if name == "first_token":
+                calls.append(BareCalls(f"bare {name}, all at once", prompts, [range(len(prompts))], forced))
     print(json.dumps(found | time_bare_calls(options, calls, folder)))
 
 
