@@ -18,6 +18,9 @@ export UV_TORCH_BACKEND := cpu
 endif
 endif
 
+# Set, every process would compile all that it imports of a fresh .venv: 1.5 s for pandas alone.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-fast soak bench check format lint types layers faults deploy up down lock clean
 
 help:                 ## what there is
@@ -60,7 +63,7 @@ soak: setup           ## nights killed at random moments (make soak SEED=8), on 
 	@$(BIN)/pytest -m slow tests/soak -s --kills 50 --seed $(SEED)
 	@$(BIN)/pytest -m soak tests/engine tests/night tests/unit
 
-BENCHES := "commits" "scaling" "overhead" "makespan --repeats 1" \
+BENCHES := "commits" "scaling" "overhead" "forecast" "makespan --repeats 1" \
 	"makespan --engine real --queries 20 --passage-tokens 24 --repeats 1" "peer --repeats 1"
 bench: setup          ## measure, on a quiet machine: each bench once; make bench BENCH=peer ARGS="--repeats 3" for one
 	@for bench in $(if $(BENCH),"$(BENCH) $(ARGS)",$(BENCHES)); do $(BIN)/python -m tests.bench.$$bench || exit 1; done

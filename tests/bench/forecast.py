@@ -1,23 +1,22 @@
 """Forecasts against what nights took: one calibration of a minute, then three nights on the same engine settings.
 
-    python -m tests.bench.forecast --data /path/to/dl19 [--queries 43]
+    python -m tests.bench.forecast [--data /path/to/dl19] [--queries 43] [--seconds 60]
 
-`--data` has queries, documents and candidates as Parquet. List-wise prompts are measured; the nights are list-wise in
-few rounds, point-wise, and list-wise with windows that depend on the model's answers. Prints a table and one JSON line;
-`ratio` is actual / expected.
+`--data` has queries, documents and candidates as Parquet; the test collections' DL19 if not given. List-wise prompts are
+measured; the nights are list-wise in few rounds, point-wise, and list-wise with windows that depend on the model's
+answers. `ratio` is actual / expected.
 """
 
 import argparse
-import json
-import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tasks.night.calibration import calibrate, write_rates
 from tasks.night.night import run_night
 from tasks.night.outlook import rates_path
 from tasks.night.request import NightRequest, prepare_night
-from tasks.night.runs import store_of
+from tests.bench.common import NotHere, run_bench, sample_model, scratch_folder
+from tests.conftest import find_test_data
+from tests.makers import select
 
 SETTINGS = """preset = "configs/models/sample.toml"
 
@@ -48,43 +47,42 @@ NIGHTS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--queries", type=int, default=43)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="packrank-forecast-") as scratch:
-        config = Path(scratch) / "forecast.toml"
-        config.write_text(SETTINGS.format(data=given.data.absolute(), folder=scratch), encoding="utf-8")
+def bench(data: Path | None, limit_queries: int, seconds: float):
+    if data is None or not data.is_dir():
+        raise NotHere("no dl19 among the test collections: give --data, or set PACKRANK_TEST_DATA to their folder")
+    sample_model()
+    with scratch_folder() as folder:
+        config = folder / "forecast.toml"
+        config.write_text(SETTINGS.format(data=data.absolute(), folder=folder), encoding="utf-8")
         first = prepare_night(NightRequest(config=config, overrides=next(iter(NIGHTS.values()))))
-        rates = calibrate(first, given.seconds)
+        rates = calibrate(first, seconds)
         write_rates(rates, rates_path(first))
-        found = [night(config, overrides, given.queries) for overrides in NIGHTS.values()]
-    print(f"{'strategy':>28} {'low_s':>8} {'expected_s':>10} {'high_s':>8} {'actual_s':>8} {'ratio':>6}")
-    for name, row in zip(NIGHTS, found, strict=True):
-        values = (row[key] for key in ("low_s", "expected_s", "high_s", "actual_s"))
-        print(f"{name:>28} " + " ".join(f"{value:8.1f}" for value in values) + f" {row['ratio']:6.3f}")
-    document = {"bench": "forecast", "at": datetime.now(UTC).isoformat(timespec="seconds"), "queries": given.queries}
-    print(
-        json.dumps(
-            document | {"rates": rates.model_dump(exclude_none=True), "nights": dict(zip(NIGHTS, found, strict=True))}
-        )
-    )
+        rows = [{"night": name} | _night(config, overrides, limit_queries) for name, overrides in NIGHTS.items()]
+    largest = max(abs(row["ratio"] - 1) for row in rows)
+    told = rates.model_dump(exclude_none=True, mode="json")
+    return {"queries": limit_queries, "calibrated_s": seconds, "largest_error": round(largest, 3), "rates": told}, rows
 
 
-def night(config, overrides, limit_queries):
+def _night(config: Path, overrides: dict[str, object], limit_queries: int):
     prepared = prepare_night(NightRequest(config=config, overrides=overrides, limit_queries=limit_queries))
     run_id = run_night(prepared)
-    with store_of(prepared).unit_of_work() as database:
-        (row,) = database.query_text(
-            "select low_s, expected_s, high_s, actual_s, engine_s, num_windows, prompt_tokens, elapsed_s "
-            "from forecasts join run_summary using (run_id, actual_s) where run_id = $run_id",
-            {"run_id": run_id},
-        ).to_pylist()
-    return {name: round(value, 3) for name, value in row.items()} | {
-        "ratio": round(row["actual_s"] / row["expected_s"], 4)
-    }
+    (row,) = select(
+        prepared,
+        "select low_s, expected_s, high_s, actual_s, engine_s, num_windows, prompt_tokens, elapsed_s "
+        f"from forecasts join run_summary using (run_id, actual_s) where run_id = '{run_id}'",
+    )
+    shown = {name: round(value, 2) for name, value in row.items()}
+    return shown | {"ratio": round(row["actual_s"] / row["expected_s"], 3)}
+
+
+def main() -> None:
+    found = find_test_data()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=None if found is None else found / "dl19")
+    parser.add_argument("--queries", type=int, default=43)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    asked = parser.parse_args()
+    run_bench("forecast", lambda: bench(asked.data, asked.queries, asked.seconds))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from tasks.settings import PackingSettings
 from tests.bench.common import NIGHT, fake_engine, median, run_bench, run_child, sample_model, scratch_folder
 from tests.bench.generated import write_inputs
 from tests.makers import make_settings
@@ -74,6 +75,7 @@ def _settings(folder: Path, inputs: dict[str, str]) -> Path:
         "engine.max_model_len": 2048,
         "engine.max_num_seqs": PROMPTS_A_BATCH,
         "packing.batch_loads": 1,
+        "packing.driver": PackingSettings().driver,
     }
     folder.mkdir(parents=True)
     return make_settings(folder, sample_model(), values)
