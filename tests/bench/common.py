@@ -217,9 +217,44 @@ def write_calls(path: Path, calls: Sequence[BareCalls]) -> None:
     np.savez(path, spec=json.dumps([each.spec for each in calls]), **arrays)
 
 
-def time_bare_calls(options: EngineOptions, calls: Sequence[BareCalls], folder: Path) -> dict[str, dict[str, float]]:
-    """Seconds and output tokens of each set of calls, in a process that builds `vllm.LLM` as the night's child does."""
-    write_calls(folder / "calls.npz", calls)
-    (folder / "keywords.json").write_text(json.dumps(dict(options.keywords)), encoding="utf-8")
-    environment = {**options.environment, **engine_environment(ROOT / "var", folder / "tmp", model_is_folder=True)}
-    return run_child("tests.bench.bare", folder / "calls.npz", folder / "keywords.json", environment=environment)
+class BareEngine:
+    """`vllm.LLM` as the night's child builds it, in a process of its own that only calls `generate`."""
+
+    def __init__(self, options: EngineOptions, folder: Path) -> None:
+        self._folder = folder
+        keywords = folder / "keywords.json"
+        keywords.write_text(json.dumps(dict(options.keywords)), encoding="utf-8")
+        environment = {**options.environment, **engine_environment(ROOT / "var", folder / "tmp", model_is_folder=True)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.bare", str(keywords)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> "BareEngine":
+        self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+    def time(self, calls: Sequence[BareCalls]) -> dict[str, dict[str, float]]:
+        """Seconds and output tokens of each set of calls."""
+        write_calls(self._folder / "calls.npz", calls)
+        self._process.stdin.write(f"{self._folder / 'calls.npz'}\n")
+        self._process.stdin.flush()
+        told = self._answer()
+        print(json.dumps(told), file=sys.stderr)  # a bench that is stopped has told what it knew
+        return told
+
+    def _answer(self) -> dict[str, Any]:
+        for line in self._process.stdout:
+            if line.startswith("{"):  # vLLM writes lines of its own
+                found: dict[str, Any] = json.loads(line)
+                return found
+        raise SystemExit(f"tests.bench.bare ended with {self._process.wait()}: run it by hand to see why")

@@ -22,6 +22,7 @@ from tasks.settings import overrides_from
 from tests.bench.common import (
     SAMPLE_ENGINE,
     BareCalls,
+    BareEngine,
     fake_engine,
     median,
     options_of,
@@ -30,7 +31,6 @@ from tests.bench.common import (
     recording,
     run_bench,
     scratch_folder,
-    time_bare_calls,
 )
 from tests.bench.generated import write_inputs
 
@@ -72,7 +72,8 @@ def _one(values: dict[str, Any], folder: Path):
     with engine_on_demand(options, 1, lambda _: None) as engine:
         rank_night(warm, engine)
         ranked = rank_night(prepared, engine)
-    (bare,) = time_bare_calls(options, [BareCalls("bare", prompts, [range(len(prompts))])], folder).values()
+    with BareEngine(options, folder) as engine:
+        (bare,) = engine.time([BareCalls("bare", prompts, [range(len(prompts))])]).values()
     return asdict(ranked) | {"prompts": len(prompts), "bare_s": bare["s"], "ratio": ranked.makespan_s / bare["s"]}
 
 

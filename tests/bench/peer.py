@@ -1,13 +1,12 @@
 """RankLLM, packrank and bare `LLM.generate` on the same lists: DL19, 8 queries x 40, window 20, stride 10.
 
-    python -m tests.bench.peer [--repeats 3] [--queries 8] [--candidates 40]
+    python -m tests.bench.peer [--repeats 3] [--queries 8] [--candidates 40] [--variants first_token ...]
 
 Takes whatever `rank_llm` is importable, and says so if none is. All contestants get the same texts, cut beforehand to 128
-tokens, and the same engine settings; each runs in a process of its own, one engine at a time, loaded and warmed up on
-other queries, and only the ranking call is timed. RankLLM writes permutations of exactly 90 tokens (min_tokens =
-max_tokens). Ours is timed as it is (`first_token`, `permutation`, which stops where the model does) and made to write the
-same 90. Bare calls ask the prompts that ours asked, with the same sampling parameters: one call a round, and those of one
-token all at once as well.
+tokens, and the same engine settings, each in an engine process of its own, loaded and warmed up on other queries; only the
+ranking call is timed. RankLLM writes permutations of exactly 90 tokens (min_tokens = max_tokens). Ours is timed as it is
+(`first_token`, `permutation`, which stops where the model does) and made to write the same 90. Bare calls ask the prompts
+that ours asked, with the same sampling parameters, one call a round, right after ours.
 """
 
 import argparse
@@ -16,6 +15,7 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tasks.prompt.answer_forms import AnswerForm
 from tests.bench.common import (
     SAMPLE_ENGINE,
     BareCalls,
+    BareEngine,
     NotHere,
     median,
     options_of,
@@ -39,7 +40,6 @@ from tests.bench.common import (
     run_child,
     sample_model,
     scratch_folder,
-    time_bare_calls,
 )
 from tests.conftest import find_test_data
 from tests.makers import SAMPLE_MODEL, write_parquet
@@ -61,7 +61,7 @@ NO_END = "tests.bench.no_end:NoEnd"  # for requests of at most 90 tokens: others
 FULL, WARM = "full", "warm"
 
 
-def bench(repeats: int, num_queries: int, num_candidates: int):
+def bench(repeats: int, num_queries: int, num_candidates: int, variants: Sequence[str]):
     sample_model()
     try:
         importlib.import_module("rank_llm")
@@ -71,31 +71,25 @@ def bench(repeats: int, num_queries: int, num_candidates: int):
         ) from error
     with scratch_folder() as folder:
         _write_lists(folder, num_queries, num_candidates)
-        seen = [_one_repeat(folder) for _ in range(repeats)]
-    names, forced = list(seen[0]), seen[-1]["permutation_90"]
-    rows = [{"what": name, **_row([each[name] for each in seen], num_queries * num_candidates)} for name in names]
-    return {
-        "repeats": repeats,
-        "queries": num_queries,
-        "candidates": num_candidates,
-        "engine": ENGINE,
-        "permutation_90_tokens_a_prompt": round(forced["output_tokens"] / forced["prompts"], 1),
-        "rank_llm_s_over_first_token_s": _ratio(seen, "rank_llm", "first_token"),
-        "first_token_s_over_bare_rounds_s": _ratio(seen, "first_token", "bare first_token, a call a round"),
-        "first_token_s_over_bare_at_once_s": _ratio(seen, "first_token", "bare first_token, all at once"),
-        "rank_llm_s_over_permutation_s": _ratio(seen, "rank_llm", "permutation"),
-        "permutation_s_over_bare_rounds_s": _ratio(seen, "permutation", "bare permutation, a call a round"),
-        "rank_llm_s_over_permutation_90_s": _ratio(seen, "rank_llm", "permutation_90"),
-        "permutation_90_s_over_bare_rounds_s": _ratio(seen, "permutation_90", "bare permutation_90, a call a round"),
-    }, rows
+        seen = [_one_repeat(folder, variants) for _ in range(repeats)]
+    rows = [{"what": name, **_row([each[name] for each in seen], num_queries * num_candidates)} for name in seen[0]]
+    figures = {"repeats": repeats, "queries": num_queries, "candidates": num_candidates, "engine": ENGINE}
+    for name in variants:
+        last = seen[-1][name]
+        figures |= {
+            f"{name}_tokens_a_prompt": round(last["output_tokens"] / last["prompts"], 1),
+            f"rank_llm_s_over_{name}_s": _ratio(seen, "rank_llm", name),
+            f"{name}_s_over_bare_s": _ratio(seen, name, f"bare {name}"),
+        }
+    return figures, rows
 
 
-def _one_repeat(folder: Path):
+def _one_repeat(folder: Path, variants: Sequence[str]):
     """Each contestant once: what drifts in the machine meets all of them."""
     quiet = engine_environment(STATE, folder / "tmp", model_is_folder=True)
     quiet.pop("VLLM_ENABLE_V1_MULTIPROCESSING")  # RankLLM's engine is asynchronous, in a process of its own
     rank_llm = run_child("tests.bench.peer", "--rank-llm", folder, environment=quiet)
-    return {"rank_llm": rank_llm, **run_child("tests.bench.peer", "--ours", folder)}
+    return {"rank_llm": rank_llm, **run_child("tests.bench.peer", "--ours", folder, *variants)}
 
 
 def _row(each: list[dict], num_documents: int):
@@ -149,24 +143,22 @@ def _cut(texts: list[str]) -> list[str]:
 # ---- ours, and bare calls of its prompts -------------------------------------------------------------------------
 
 
-def run_ours(folder: Path) -> None:
-    """Child: every variant on one engine, then the bare calls in another process, when that engine has ended."""
-    nights = {name: _nights(folder, name, form) for name, form in VARIANTS.items()}
-    options = options_of(nights["first_token"][FULL], folder)
+def run_ours(folder: Path, variants: Sequence[str]) -> None:
+    """Child: every variant on one engine, and its bare calls on another right after it, each at rest meanwhile."""
+    nights = {name: _nights(folder, name, VARIANTS[name]) for name in variants}
+    options = options_of(nights[variants[0]][FULL], folder)
     forcing = replace(options, keywords={**options.keywords, "logits_processors": [NO_END]})
-    found, calls = {}, []
-    with engine_on_demand(forcing, 1, lambda _: None) as engine:
+    ours, bare = {}, {}
+    with engine_on_demand(forcing, 1, lambda _: None) as engine, BareEngine(options, folder) as bare_engine:
         for name, by_list in nights.items():
             rank_night(by_list[WARM], engine)
             prepared, prompts = recording(by_list[FULL], VARIANTS[name])
             ranked = rank_night(prepared, engine)
-            found[name] = {"s": ranked.makespan_s, "prompts": len(prompts), "prompt_tokens": ranked.prompt_tokens}
-            found[name] |= {"output_tokens": ranked.output_tokens, "batches": ranked.num_batches}
+            ours[name] = {"s": ranked.makespan_s, "prompts": len(prompts), "prompt_tokens": ranked.prompt_tokens}
+            ours[name] |= {"output_tokens": ranked.output_tokens, "batches": ranked.num_batches}
             forced = PERMUTATION_TOKENS if VARIANTS[name] else 0
-            calls.append(BareCalls(f"bare {name}, a call a round", prompts, rounds_of(prompts), forced))
-            if name == "first_token":
-                calls.append(BareCalls(f"bare {name}, all at once", prompts, [range(len(prompts))], forced))
-    print(json.dumps(found | time_bare_calls(options, calls, folder)))
+            bare |= bare_engine.time([BareCalls(f"bare {name}", prompts, rounds_of(prompts), forced)])
+    print(json.dumps(ours | bare))
 
 
 def _nights(folder: Path, variant: str, form: AnswerForm | None):
@@ -248,13 +240,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--queries", type=int, default=8)
     parser.add_argument("--candidates", type=int, default=40)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     asked = parser.parse_args()
-    run_bench("peer", lambda: bench(asked.repeats, asked.queries, asked.candidates))
+    run_bench("peer", lambda: bench(asked.repeats, asked.queries, asked.candidates, asked.variants))
 
 
 if __name__ == "__main__":
-    children = {"--ours": run_ours, "--rank-llm": run_rank_llm}
-    if len(sys.argv) == 3 and sys.argv[1] in children:
-        children[sys.argv[1]](Path(sys.argv[2]))
+    if sys.argv[1:2] == ["--ours"]:
+        run_ours(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1:2] == ["--rank-llm"]:
+        run_rank_llm(Path(sys.argv[2]))
     else:
         main()

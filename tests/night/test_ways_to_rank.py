@@ -223,6 +223,20 @@ def test_what_the_letters_get_anyway_is_taken_off(night, fake_vllm, tmp_path):
     assert select(calibrated, masses) == select(plain, masses)  # id_mass is what the model said
 
 
+@pytest.mark.parametrize("driver", ["generate", "stream"])
+def test_a_window_size_that_comes_up_while_prompts_are_on_their_way_is_calibrated(night, tmp_path, driver):
+    """A call that was not full waited for it then, and nobody sent that call."""
+    fives = {name.replace(".", "__"): path for name, path in make_inputs(tmp_path / "fives", [5, 5, 5]).items()}
+    prepared = night(
+        "sliding/first_token", packing__driver=driver, packing__batch_loads=1, engine__max_num_seqs=1, **fives
+    )
+
+    run_night(prepared)
+
+    sizes = select(prepared, "select round, len(docs) as size, count(*) as n from windows group by all order by all")
+    assert sizes == [{"round": 0, "size": 4, "n": 3}, {"round": 1, "size": 3, "n": 3}]
+
+
 @pytest.mark.fault(7)
 def test_a_window_that_named_too_little_is_asked_again_in_another_order(night, fake_vllm, tmp_path):
     fake_vllm(log=str(tmp_path / "asked"), answers=["I cannot say.", "[2] > [1] > [3] > [4]"])
