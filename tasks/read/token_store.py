@@ -1,26 +1,31 @@
-"""Every passage of the night tokenised once, in a flat int32 file that is memory-mapped.
+"""Every passage of the night tokenised once, in a flat int32 file that is read by place.
 
-Written once in document order, read by slices: 10^7 passages of 120 tokens are 4.8 GB on disk and little in memory.
+Written once in document order: 10^7 passages of 120 tokens are 4.8 GB on disk and nothing in memory. Mapped, all that
+was ever read would count as this process's memory (docs/log.md); the system's cache holds it either way.
 A passage is kept up to `max_passage_tokens`; its full length is kept beside it, so that every cut can be counted.
 Knows nothing of tokenizers: the encoder is handed in.
 """
 
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from tasks.errors import StoreError
 from tasks.read.documents import TextChunk
 
 TOKENS_FILE = "passages.int32"
 OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
+TOKEN_BYTES = 4
 
 
 class Encoded(Protocol):
@@ -57,19 +62,29 @@ class PassageEncoder(Protocol):
 class TokenStore:
     """The passages by doc_index."""
 
-    tokens: np.ndarray  # 1D int32, memory-mapped, all passages end to end
+    tokens_file: FileIO  # int32, all passages end to end
     offsets: np.ndarray  # 1D int64, num_documents + 1
     lengths: np.ndarray  # 1D int32, tokens before max_passage_tokens cut them
     digests: np.ndarray  # 1D uint64, of title and text
 
     def passage(self, doc_index: int) -> np.ndarray:
-        """The kept token ids of one passage: a view, 1D int32."""
-        return self.tokens[self.offsets[doc_index] : self.offsets[doc_index + 1]]
+        """The kept token ids of one passage, 1D int32.
+
+        Raises:
+            StoreError: the file has been cut off.
+        """
+        return self._read(int(self.offsets[doc_index]), int(self.offsets[doc_index + 1]))
 
     def passages(self, doc_indexes: np.ndarray) -> list[np.ndarray]:
-        """The kept token ids of several passages: views, 1D int32 each."""
+        """The kept token ids of several passages, 1D int32 each; see `passage`."""
         starts, ends = self.offsets[doc_indexes].tolist(), self.offsets[doc_indexes + 1].tolist()
-        return [self.tokens[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [self._read(start, end) for start, end in zip(starts, ends, strict=True)]
+
+    def _read(self, start: int, end: int) -> np.ndarray:
+        content = os.pread(self.tokens_file.fileno(), (end - start) * TOKEN_BYTES, start * TOKEN_BYTES)
+        if len(content) < (end - start) * TOKEN_BYTES:
+            raise StoreError(f"{self.tokens_file.name}: token {end} is missing. Run the same command again.")
+        return np.frombuffer(content, "<i4")
 
 
 def write_token_store(
@@ -128,11 +143,9 @@ def _cut(encoded: Encoded, kept: np.ndarray) -> np.ndarray:
 
 
 def open_token_store(folder: Path) -> TokenStore:
-    """Maps what `write_token_store` wrote."""
-    path = folder / TOKENS_FILE
-    empty = path.stat().st_size == 0  # a file of 0 bytes cannot be mapped
+    """Opens what `write_token_store` wrote."""
     return TokenStore(
-        tokens=np.empty(0, np.int32) if empty else np.asarray(np.memmap(path, dtype="<i4", mode="r")),
+        tokens_file=FileIO(folder / TOKENS_FILE),
         offsets=_mapped(folder / OFFSETS_FILE),
         lengths=_mapped(folder / LENGTHS_FILE),
         digests=_mapped(folder / DIGESTS_FILE),

@@ -1,6 +1,7 @@
 """Reading and staging: the same kinds of fault under other names and values than the collection's, and what is kept."""
 
 import datetime
+import re
 import subprocess
 import sys
 from datetime import date
@@ -15,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.database import DatabaseLimits
-from tasks.errors import ConfigError, InputError
+from tasks.errors import ConfigError, InputError, StoreError
 from tasks.prompt.tokens import EncodedTexts
+from tasks.read import token_store
 from tasks.read.candidates import CandidateLimits
 from tasks.read.staging import open_night_input, stage_input
 from tasks.settings import InputSettings
@@ -621,6 +623,7 @@ STAGE_BIG = """
 import resource, sys
 from pathlib import Path
 from tests.unit.test_reading import WordTokens, open_night_input, stage_input, NIGHT
+from tasks.read import token_store
 from tasks.read.candidates import CandidateLimits
 from tasks.database import DatabaseLimits
 from tasks.settings import InputSettings, StoreSettings
@@ -665,3 +668,28 @@ def test_ten_million_candidates_need_less_than_two_gigabytes(tmp_path):
     num_candidates, peak_bytes = map(int, answer.stdout.split())
     assert num_candidates == 10_000_000
     assert peak_bytes < 2e9
+
+
+def test_passages_that_were_read_are_not_kept_in_memory(tmp_path):
+    """Mapped, ten million passages counted as 4 GB of the night's memory."""
+    num_passages, num_tokens = 4_096, 2_048
+    np.arange(num_passages * num_tokens, dtype="<i4").tofile(tmp_path / token_store.TOKENS_FILE)  # 32 MB
+    np.save(tmp_path / token_store.OFFSETS_FILE, np.arange(num_passages + 1) * num_tokens)
+    np.save(tmp_path / token_store.LENGTHS_FILE, np.full(num_passages, num_tokens, np.int32))
+    np.save(tmp_path / token_store.DIGESTS_FILE, np.zeros(num_passages, np.uint64))
+    store = token_store.open_token_store(tmp_path)
+    before = _resident_bytes()
+
+    for documents in np.random.default_rng(7).permutation(num_passages).reshape(-1, 16):
+        passages = store.passages(documents)
+        assert [each[0] for each in passages] == (documents * num_tokens).tolist()
+        assert [each[-1] for each in passages] == ((documents + 1) * num_tokens - 1).tolist()
+
+    assert _resident_bytes() - before < 8 << 20
+    (tmp_path / token_store.TOKENS_FILE).write_bytes(b"")
+    with pytest.raises(StoreError, match=r"passages.int32: token 2048 is missing"):
+        store.passage(0)
+
+
+def _resident_bytes():
+    return int(re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))[1]) << 10
