@@ -1,6 +1,6 @@
 """Reads a night's input once, and lays it out for ranking: queries in a fixed order, lists best first, tokens mapped.
 
-    Parquet -> checked batches -> staging database (joins, orders, sets aside) -> flat files, memory-mapped
+    Parquet -> checked batches -> staging database (joins, orders, sets aside) -> flat files, read in place
 
 Everything here is scratch: the folder can be thrown away at any time. Bounded memory: the database spills, texts
 stream. Knows nothing of models, windows or runs.
