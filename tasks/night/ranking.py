@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import CanaryFailed, DeadlinePassed
+from tasks.garbage import collected_rarely
 from tasks.generate.generations import Engine, EngineInfo
 from tasks.generate.process import EngineOnDemand, engine_on_demand, engine_options
 from tasks.judge.forecast import Deadline, Forecast
@@ -92,6 +93,7 @@ class RankStage:
         self._has_begun = False
         self._is_engine_noted = False
 
+    @collected_rarely()
     def rank(self, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 

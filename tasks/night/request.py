@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.environment import ROOT
 from tasks.errors import ConfigError
+from tasks.garbage import collected_rarely
 from tasks.keep.disk import require_space, staging_bytes
 from tasks.keep.fingerprints import model_identity, recipe_digest, run_id
 from tasks.prompt.model_files import find_model_folder
@@ -90,6 +91,7 @@ class PreparedNight:
             needed = staging_bytes(num_candidates // num_shards, num_documents, max_tokens)
             require_space(self.work_folder, needed, "laying out the input")
 
+    @collected_rarely()
     def stage(self, folder: Path, is_own: IsOwn | None = None, *, only_named: bool = False) -> StagedInput:
         """Reads and lays out the input in `folder`, of all queries or of those that are a shard's or a sample's own.
 

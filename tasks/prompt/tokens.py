@@ -6,6 +6,7 @@ Loads `tokenizer.json` with the tokenizers library, which needs neither torch no
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from tasks.errors import ConfigError, first_line
 
 CONTINUATION_BYTES = range(0x80, 0xC0)  # a token that starts with one of these starts inside a character
+WORDS_KEPT = 1_024  # a template has a few stretches for every window size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class ModelTokens:
         self._is_added = np.zeros(max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1, bool)
         self._is_added[list(self._added.values())] = True
         self._added_pattern = re.compile("|".join(re.escape(text) for text in sorted(self._added, key=len)[::-1]))
+        self._words = lru_cache(WORDS_KEPT)(lambda text: self.encode_data([text])[0])
         self._anchor = _anchor(tokenizer)
         self._starts_inside = _starting_inside_a_character(tokenizer)
 
@@ -91,11 +94,18 @@ class ModelTokens:
         it is split.
         """
         text = "".join(piece.text for piece in pieces)
-        spans = self._template_tokens(pieces, text)
+        data_spans = _data_spans(pieces)
+        spans = self._template_tokens(data_spans, text)
         bounds = [0, *(place for span in spans for place in span), len(text)]
-        between = self.encode_data([text[first:last] for first, last in zip(bounds[::2], bounds[1::2], strict=True)])
-        added = [np.array([self._added[text[start:end]]], np.int32) for start, end in spans]
-        return np.concatenate([between[0], *(run for pair in zip(added, between[1:], strict=True) for run in pair)])
+        parts = [self._stretch(text, bounds[0], bounds[1], data_spans)]
+        for (start, end), last in zip(spans, bounds[3::2], strict=True):
+            parts += [np.array([self._added[text[start:end]]], np.int32), self._stretch(text, end, last, data_spans)]
+        return np.concatenate(parts)
+
+    def _stretch(self, text: str, first: int, last: int, data_spans: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The ids of what stands between two added tokens; words of ours alone are encoded once for all queries."""
+        has_data = any(start < last and first < end for start, end in data_spans)
+        return self.encode_data([text[first:last]])[0] if has_data else self._words(text[first:last])
 
     def encode_words(self, text: str) -> np.ndarray:
         """The ids of words of ours, 1D int32: an added token's string gives its id."""
@@ -151,19 +161,24 @@ class ModelTokens:
         places = np.repeat(np.arange(len(lengths)), lengths)
         return EncodedTexts(ids[~is_added], np.bincount(places[~is_added], minlength=len(lengths)))
 
-    def _template_tokens(self, pieces: Sequence[Piece], text: str) -> list[tuple[int, int]]:
+    def _template_tokens(self, data_spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
         """The spans of added tokens that no data takes part in."""
         if not self._added:
             return []
-        data_spans, place = [], 0
-        for piece in pieces:
-            if piece.is_data:
-                data_spans.append((place, place + len(piece.text)))
-            place += len(piece.text)
         spans = (match.span() for match in self._added_pattern.finditer(text))
         return [
             (start, end) for start, end in spans if all(end <= first or last <= start for first, last in data_spans)
         ]
+
+
+def _data_spans(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+    """Where data stands in the joined text."""
+    spans, place = [], 0
+    for piece in pieces:
+        if piece.is_data:
+            spans.append((place, place + len(piece.text)))
+        place += len(piece.text)
+    return spans
 
 
 def load_model_tokens(model_folder: Path) -> ModelTokens:

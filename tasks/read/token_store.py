@@ -8,9 +8,10 @@ Knows nothing of tokenizers: the encoder is handed in.
 
 import os
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
@@ -26,6 +27,8 @@ OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
 TOKEN_BYTES = 4
+PASSAGES_KEPT = 65_536  # of 120 tokens: 50 MB
+CHUNKS_AHEAD = 2
 
 
 class Encoded(Protocol):
@@ -58,32 +61,37 @@ class PassageEncoder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class TokenStore:
-    """The passages by doc_index."""
+    """The passages by doc_index.
 
-    tokens_file: FileIO  # int32, all passages end to end
-    offsets: np.ndarray  # 1D int64, num_documents + 1
-    lengths: np.ndarray  # 1D int32, tokens before max_passage_tokens cut them
-    digests: np.ndarray  # 1D uint64, of title and text
+    Those read last are kept: half of a window's passages were in the window before it.
+    """
+
+    def __init__(self, tokens_file: FileIO, offsets: np.ndarray, lengths: np.ndarray, digests: np.ndarray) -> None:
+        """`tokens_file`: int32, all passages end to end; `offsets`: 1D int64, num_documents + 1."""
+        self.lengths = lengths  # 1D int32, tokens before max_passage_tokens cut them
+        self.digests = digests  # 1D uint64, of title and text
+        self._tokens_file = tokens_file
+        self._offsets = offsets
+        self._passage = lru_cache(maxsize=PASSAGES_KEPT)(self._read)
 
     def passage(self, doc_index: int) -> np.ndarray:
-        """The kept token ids of one passage, 1D int32.
+        """The kept token ids of one passage, 1D int32, read-only.
 
         Raises:
             StoreError: the file has been cut off.
         """
-        return self._read(int(self.offsets[doc_index]), int(self.offsets[doc_index + 1]))
+        return self._passage(doc_index)
 
     def passages(self, doc_indexes: np.ndarray) -> list[np.ndarray]:
         """The kept token ids of several passages, 1D int32 each; see `passage`."""
-        starts, ends = self.offsets[doc_indexes].tolist(), self.offsets[doc_indexes + 1].tolist()
-        return [self._read(start, end) for start, end in zip(starts, ends, strict=True)]
+        return list(map(self._passage, doc_indexes.tolist()))
 
-    def _read(self, start: int, end: int) -> np.ndarray:
-        content = os.pread(self.tokens_file.fileno(), (end - start) * TOKEN_BYTES, start * TOKEN_BYTES)
+    def _read(self, doc_index: int) -> np.ndarray:
+        start, end = int(self._offsets[doc_index]), int(self._offsets[doc_index + 1])
+        content = os.pread(self._tokens_file.fileno(), (end - start) * TOKEN_BYTES, start * TOKEN_BYTES)
         if len(content) < (end - start) * TOKEN_BYTES:
-            raise StoreError(f"{self.tokens_file.name}: token {end} is missing. Run the same command again.")
+            raise StoreError(f"{self._tokens_file.name}: token {end} is missing. Run the same command again.")
         return np.frombuffer(content, "<i4")
 
 
@@ -112,24 +120,25 @@ def write_token_store(
 
 
 def _encoded_ahead(chunks: Iterator[TextChunk], encoder: PassageEncoder) -> Iterator[tuple[TextChunk, Encoded]]:
-    """Reads and encodes the next chunk while this one is written: the tokenizer works outside of Python's lock.
+    """Each chunk with its ids, in order; later chunks are encoded meanwhile.
 
-    One thread, since the tokenizer uses all cores by itself: one more for reading cost a quarter more processor time
-    over 10^6 passages (docs/log.md).
+    The tokenizer works on all cores and outside of Python's lock; what Python does of a chunk, reading, lines and ids
+    as an array, takes a fifth of its time on two cores. So two are encoded at once: one core stays busy with the other.
     """
+    with ThreadPoolExecutor(max_workers=CHUNKS_AHEAD, thread_name_prefix="encode") as threads:
+        ahead: deque[tuple[TextChunk, Future[Encoded]]] = deque()
+        for chunk in chunks:
+            lines = encoder.passage_lines(chunk.titles, [text or "" for text in chunk.texts])
+            ahead.append((chunk, threads.submit(encoder.encode_lines, lines)))
+            if len(ahead) > CHUNKS_AHEAD:
+                yield _first_of(ahead)
+        while ahead:
+            yield _first_of(ahead)
 
-    def encode_next() -> tuple[TextChunk, Encoded] | None:
-        chunk = next(chunks, None)
-        if chunk is None:
-            return None
-        lines = encoder.passage_lines(chunk.titles, [text or "" for text in chunk.texts])
-        return chunk, encoder.encode_lines(lines)
 
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode") as thread:
-        ahead = thread.submit(encode_next)
-        while (encoded := ahead.result()) is not None:
-            ahead = thread.submit(encode_next)
-            yield encoded
+def _first_of(ahead: deque[tuple[TextChunk, Future[Encoded]]]) -> tuple[TextChunk, Encoded]:
+    chunk, encoded = ahead.popleft()
+    return chunk, encoded.result()
 
 
 def _cut(encoded: Encoded, kept: np.ndarray) -> np.ndarray:
