@@ -1,6 +1,7 @@
 """Shared fixtures. Nothing here imports Prefect or vLLM."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not SAMPLE_MODEL.is_dir():
         pytest.skip("models/sample is not there: run make setup")
     return make_model_folder(tmp_path_factory.mktemp("model") / "small")
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers():
+    """A command that a test runs in this process logs to a stream that ends with the test."""
+    before = list(logging.getLogger("tasks").handlers)
+    yield
+    logging.getLogger("tasks").handlers = before
 
 
 @pytest.fixture

@@ -211,21 +211,21 @@ class Dispatch:
         if self.one_token != one_token:
             return False
         limits = self._engine.info.limits
-        budget = self._budget(one_token=one_token, loads=self._packing.batch_loads)
+        budget = self._budget(one_token=one_token)
         fits = self._num_blocks + needed_blocks <= budget.max_blocks and len(self._batch_of) < budget.max_prompts
         if not one_token:
             return fits
         return fits and self._num_tokens + prompt.prompt_tokens <= STEPS_AHEAD * limits.max_num_batched_tokens
 
     def _open(self, *, one_token: bool) -> OpenBatch:
-        loads = 1 if self._streams else self._packing.batch_loads
-        budget = self._budget(one_token=one_token, loads=loads)
+        budget = self._budget(one_token=one_token)
         self._batches.append(OpenBatch(budget, one_token, time.monotonic(), datetime.now(UTC)))
         return self._batches[-1]
 
-    def _budget(self, *, one_token: bool, loads: int) -> BatchBudget:
+    def _budget(self, *, one_token: bool) -> BatchBudget:
+        limits, packing = self._engine.info.limits, self._packing
         return batch_budget(
-            self._engine.info.limits, self._packing.headroom_share, one_token_answers=one_token, batch_loads=loads
+            limits, packing.headroom_share, one_token_answers=one_token, batch_loads=packing.batch_loads
         )
 
     def _call(self, batch: OpenBatch) -> None:

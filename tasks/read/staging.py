@@ -29,7 +29,7 @@ from tasks.read.documents import check_duplicates, document_columns, read_texts,
 from tasks.read.files.locations import Wanted
 from tasks.read.parquet_files import Column, ParquetInput, check_partition_setting, input_digest, open_input
 from tasks.read.queries import query_columns, stage_queries
-from tasks.read.token_store import PassageEncoder, TokenStore, open_token_store, write_token_store
+from tasks.read.token_store import PassageEncoder, TokenStore, write_token_store
 from tasks.settings import InputName, InputSettings
 
 DOC_INDEX_FILE = "candidate_documents.int32"
@@ -196,7 +196,7 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
         doc_index=_mapped(folder / DOC_INDEX_FILE, "<i4"),
         first_stage_score=_mapped(folder / SCORES_FILE, "<f8"),
         doc_ids=_in_one_chunk(database.query("stage/list_documents").column("doc_id")),
-        tokens=open_token_store(folder),
+        tokens=TokenStore(folder),
         quarantine=database.query("stage/list_quarantine").cast(QUARANTINE_SCHEMA),
         notes={row["note"]: row["num_rows"] for row in notes},
     )

@@ -27,7 +27,8 @@ OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
 TOKEN_BYTES = 4
-PASSAGES_KEPT = 65_536  # of 120 tokens: 50 MB
+KEPT_BYTES = 64 << 20  # of passages read last: 70,000 of 160 tokens
+ARRAY_BYTES = 300  # of an array beside its content, and of its place among those kept
 CHUNKS_AHEAD = 2
 
 
@@ -67,13 +68,14 @@ class TokenStore:
     Those read last are kept: half of a window's passages were in the window before it.
     """
 
-    def __init__(self, tokens_file: FileIO, offsets: np.ndarray, lengths: np.ndarray, digests: np.ndarray) -> None:
-        """`tokens_file`: int32, all passages end to end; `offsets`: 1D int64, num_documents + 1."""
-        self.lengths = lengths  # 1D int32, tokens before max_passage_tokens cut them
-        self.digests = digests  # 1D uint64, of title and text
-        self._tokens_file = tokens_file
-        self._offsets = offsets
-        self._passage = lru_cache(maxsize=PASSAGES_KEPT)(self._read)
+    def __init__(self, folder: Path, kept_bytes: int = KEPT_BYTES) -> None:
+        """Opens what `write_token_store` wrote."""
+        self.lengths = _mapped(folder / LENGTHS_FILE)  # 1D int32, tokens before max_passage_tokens cut them
+        self.digests = _mapped(folder / DIGESTS_FILE)  # 1D uint64, of title and text
+        self._offsets = _mapped(folder / OFFSETS_FILE)  # 1D int64, num_documents + 1
+        self._tokens_file = FileIO(folder / TOKENS_FILE)  # int32, all passages end to end
+        longest_bytes = int(np.diff(self._offsets).max(initial=0)) * TOKEN_BYTES
+        self._passage = lru_cache(maxsize=kept_bytes // (longest_bytes + ARRAY_BYTES))(self._read)
 
     def passage(self, doc_index: int) -> np.ndarray:
         """The kept token ids of one passage, 1D int32, read-only.
@@ -149,16 +151,6 @@ def _cut(encoded: Encoded, kept: np.ndarray) -> np.ndarray:
     places = np.arange(len(encoded.ids)) - np.repeat(starts, encoded.lengths)
     cut: np.ndarray = encoded.ids[places < np.repeat(kept, encoded.lengths)]
     return cut
-
-
-def open_token_store(folder: Path) -> TokenStore:
-    """Opens what `write_token_store` wrote."""
-    return TokenStore(
-        tokens_file=FileIO(folder / TOKENS_FILE),
-        offsets=_mapped(folder / OFFSETS_FILE),
-        lengths=_mapped(folder / LENGTHS_FILE),
-        digests=_mapped(folder / DIGESTS_FILE),
-    )
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -677,7 +677,7 @@ def test_passages_that_were_read_are_not_kept_in_memory(tmp_path):
     np.save(tmp_path / token_store.OFFSETS_FILE, np.arange(num_passages + 1) * num_tokens)
     np.save(tmp_path / token_store.LENGTHS_FILE, np.full(num_passages, num_tokens, np.int32))
     np.save(tmp_path / token_store.DIGESTS_FILE, np.zeros(num_passages, np.uint64))
-    store = token_store.open_token_store(tmp_path)
+    store = token_store.TokenStore(tmp_path, kept_bytes=4 << 20)
     before = _resident_bytes()
 
     for documents in np.random.default_rng(7).permutation(num_passages).reshape(-1, 16):
