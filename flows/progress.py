@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tasks.redaction import printable
 
-UPDATE_EVERY_S = 1.0  # an artifact update takes 6 ms, and the page need not be faster
+UPDATE_EVERY_S = 5.0  # an artifact update takes 6 ms of the night, and the page need not be faster
 
 
 class TerminalBar:
@@ -58,7 +58,7 @@ class ProgressArtifact:
         self._updated_at = time.monotonic()
 
     def update(self, done: int, total: int) -> None:
-        """Moves the bar, at most once a second, and at the end."""
+        """Moves the bar, at most every few seconds, and at the end."""
         from prefect.artifacts import update_progress_artifact
 
         now = time.monotonic()

@@ -392,7 +392,8 @@ class StoreSettings(Section):
     database: str = "var/packrank.duckdb"
     memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")
     threads: PositiveInt = 2
-    load_every_s: PositiveInt = 5  # how long a committed batch may wait in the spool
+    load_every_s: PositiveInt = 5  # between two loads of committed batches from the spool, at least
+    max_load_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005  # of a night's time: longer loads become rarer
     spool: str | None = (
         None  # folder of committed batches, shared by all hosts with shards; beside the database if not given
     )

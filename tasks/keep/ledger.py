@@ -1,4 +1,4 @@
-"""Where a running night commits: numbers its batches, makes each durable, and loads them every few seconds.
+"""Where a running night commits: numbers its batches, makes each durable, and loads them now and then.
 
 A thread of its own does so, in order, while the night goes on with the next batch. Knows nothing of what is in a batch.
 """
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain, count
 
 import pyarrow as pa
@@ -19,15 +20,27 @@ from tasks.keep.tables import BatchId
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadPace:
+    """When a running night loads: not too often, and for a small part of its time, however long loads become."""
+
+    every_s: float
+    max_share: float
+
+    def pause_s(self, took_s: float) -> float:
+        """How long to wait after a load."""
+        return max(self.every_s, took_s / self.max_share)
+
+
 class Ledger:
     """One shard of one run, from the first free batch number on."""
 
-    def __init__(self, store: Store, spool: Spool, run_id: str, shard: int, load_every_s: float) -> None:
+    def __init__(self, store: Store, spool: Spool, run_id: str, shard: int, pace: LoadPace) -> None:
         self._store = store
         self._spool = spool
         self._run_id = run_id
         self._shard = shard
-        self._load_every_s = load_every_s
+        self._pace = pace
         store.load_spool(spool, run_id, wait_s=OWN_WAIT_S)  # what a killed process left; resume reads the database
         missing = store.drop_torn_queries(run_id, shard)
         if missing:
@@ -35,7 +48,7 @@ class Ledger:
         following = store.next_batch_no(run_id, shard)
         self._numbers = chain([0] if 0 in missing else [], count(following))
         self.is_new = following == 0 or 0 in missing  # whether the first batch is still to be committed
-        self._loaded_at = time.monotonic()
+        self._load_at = time.monotonic() + pace.every_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._pending: Future[None] | None = None  # one at a time: a kill costs what is not durable yet
 
@@ -83,9 +96,13 @@ class Ledger:
 
     def _commit(self, batch_id: BatchId, tables: Mapping[str, pa.Table]) -> None:
         self._spool.commit(batch_id.shard, batch_id.batch_no, tables)
-        if time.monotonic() - self._loaded_at >= self._load_every_s:
-            try:
-                self._store.load_spool(self._spool, self._run_id)
-            except StoreError as error:
-                logger.warning("run_id=%s batches stay in the spool for now: %s", self._run_id, error)
-            self._loaded_at = time.monotonic()
+        began = time.monotonic()
+        if began < self._load_at:
+            return
+        took_s = 0.0
+        try:
+            self._store.load_spool(self._spool, self._run_id)
+            took_s = time.monotonic() - began
+        except StoreError as error:
+            logger.warning("run_id=%s batches stay in the spool for now: %s", self._run_id, error)
+        self._load_at = time.monotonic() + self._pace.pause_s(took_s)

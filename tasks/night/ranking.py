@@ -21,7 +21,7 @@ from tasks.generate.generations import Engine, EngineInfo
 from tasks.generate.process import EngineOnDemand, engine_on_demand, engine_options
 from tasks.judge.forecast import Deadline, Forecast
 from tasks.keep.disk import require_space
-from tasks.keep.ledger import Ledger
+from tasks.keep.ledger import Ledger, LoadPace
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tasks.keep.tables import BatchId, BatchRows, promptless_batch_row, quarantine_rows
@@ -107,7 +107,8 @@ class RankStage:
         staged = self._staged
         settings = self.prepared.settings
         part = self._part
-        ledger = Ledger(self.store, part.spool, self.run_id, part.shard, settings.store.load_every_s)
+        pace = LoadPace(settings.store.load_every_s, settings.store.max_load_share)
+        ledger = Ledger(self.store, part.spool, self.run_id, part.shard, pace)
         self._require_space_to_rank(staged)
         self._commit_quarantine(ledger)
         watch = self._watch()

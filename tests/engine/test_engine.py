@@ -128,7 +128,11 @@ def _read(path):
 def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_not(tmp_path):
     """Deterministic packing, so that rows can be compared; the command is killed once its first batches are durable."""
     inputs = make_inputs(tmp_path / "in", [8, 8, 6])
-    values = inputs | ENGINE | {"packing.deterministic": True, "packing.batch_loads": 1, "store.load_every_s": 1}
+    values = (
+        inputs
+        | ENGINE
+        | {"packing.deterministic": True, "packing.batch_loads": 1, "store.load_every_s": 1, "store.max_load_share": 1}
+    )
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir()
         make_settings(tmp_path / folder, SAMPLE_MODEL, values)

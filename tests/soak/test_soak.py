@@ -46,6 +46,7 @@ SMALL_BATCHES = {
     "packing.batch_loads": 1,
     "engine.max_num_seqs": 2,
     "store.load_every_s": 1,
+    "store.max_load_share": 1,
 }
 BATCH_S = 0.08
 
@@ -83,7 +84,7 @@ KINDS = {
     "real": Kind(
         True,
         {"packing.driver": "stream", "packing.deterministic": True}
-        | {"packing.batch_loads": 1, "packing.cohort_queries": 4, "store.load_every_s": 1}
+        | {"packing.batch_loads": 1, "packing.cohort_queries": 4, "store.load_every_s": 1, "store.max_load_share": 1}
         | {"engine.dtype": "bfloat16", "engine.enforce_eager": True, "engine.kv_cache_memory_bytes": 256 << 20},
         None,
         (0, 1, 6, 5, 9, 7),

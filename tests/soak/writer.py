@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tasks.database import DatabaseLimits
-from tasks.keep.ledger import Ledger
+from tasks.keep.ledger import Ledger, LoadPace
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store
 from tests.unit.test_spool_and_store import RUN, make_tables
@@ -27,7 +27,7 @@ def database_of(folder: Path) -> Path:
 def main() -> None:
     folder = Path(sys.argv[1])
     store = Store(database_of(folder), DatabaseLimits("1GB", 2, folder / "spill"))
-    ledger = Ledger(store, Spool(folder / "spool", RUN), RUN, 0, load_every_s=1)
+    ledger = Ledger(store, Spool(folder / "spool", RUN), RUN, 0, LoadPace(every_s=1, max_share=1))
     stopped = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
     print("ready", flush=True)

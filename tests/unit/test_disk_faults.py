@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tasks.database import STORAGE_VERSION, DatabaseLimits, open_database
 from tasks.errors import StoreError
 from tasks.keep.disk import FIXED_BYTES, RunSize, file_system_of, require_space, told_when_full, warn_of_network_disk
-from tasks.keep.ledger import Ledger
+from tasks.keep.ledger import Ledger, LoadPace
 from tasks.keep.spool import Spool
 from tasks.keep.store import Store, run_lock
 from tasks.keep.tables import SCHEMAS
@@ -243,7 +243,7 @@ def test_batches_that_a_backup_lacks_are_noted_once_and_their_queries_computed_a
     for number in (2, 4):  # 0, 1 and 3 were in the database that was lost
         spool.commit(0, number, make_tables(number))
 
-    ledger = Ledger(store, spool, RUN, 0, load_every_s=60)
+    ledger = Ledger(store, spool, RUN, 0, LoadPace(every_s=60, max_share=1))
 
     assert "lost_batches=3" in caplog.text
     assert ledger.is_new  # batch 0 has the rows set aside
@@ -253,7 +253,7 @@ def test_batches_that_a_backup_lacks_are_noted_once_and_their_queries_computed_a
     ledger.commit(replace(ledger.next_id(), batch_no=0), make_tables(0))
     ledger.flush()
     caplog.clear()
-    assert not Ledger(store, spool, RUN, 0, load_every_s=60).is_new
+    assert not Ledger(store, spool, RUN, 0, LoadPace(every_s=60, max_share=1)).is_new
     assert caplog.text == ""
 
 

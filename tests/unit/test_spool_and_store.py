@@ -14,7 +14,7 @@ import pytest
 
 from tasks.database import DatabaseLimits, open_database
 from tasks.errors import AlreadyRunning, StoreError
-from tasks.keep.ledger import Ledger
+from tasks.keep.ledger import Ledger, LoadPace
 from tasks.keep.spool import Spool
 from tasks.keep.store import NewRun, Store, run_lock
 from tasks.keep.tables import SCHEMAS, BatchId, BatchRows, promptless_batch_row
@@ -208,7 +208,7 @@ def test_a_reader_waits_for_a_short_lock_and_gives_up_on_a_long_one(store, held)
 
 @pytest.mark.slow
 def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store, spool, held, caplog):
-    ledger = Ledger(store, spool, RUN, 0, load_every_s=0)
+    ledger = Ledger(store, spool, RUN, 0, LoadPace(every_s=0, max_share=1))
     held(3.0)
 
     ledger.commit(ledger.next_id(), make_tables(0))
@@ -221,11 +221,26 @@ def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store
     assert count(store, "scores") == 2
 
 
+def test_loads_become_rarer_as_they_take_longer(store, spool):
+    ledger = Ledger(store, spool, RUN, 0, LoadPace(every_s=0, max_share=1e-6))
+
+    for number in range(3):
+        ledger.commit(ledger.next_id(), make_tables(number))
+        ledger.flush()
+
+    assert count(store, "batches") == 1  # the next load is some ten hours away
+    assert len(spool.batches()) == 2
+    ledger.close()
+    assert count(store, "batches") == 3
+    assert LoadPace(every_s=5, max_share=0.005).pause_s(0.01) == 5
+    assert LoadPace(every_s=5, max_share=0.005).pause_s(0.1) == pytest.approx(20)
+
+
 def test_a_new_ledger_loads_what_was_left_and_numbers_on(store, spool):
     spool.commit(0, 0, make_tables(0))
     spool.commit(0, 1, make_tables(1))
 
-    ledger = Ledger(store, spool, RUN, 0, load_every_s=60)
+    ledger = Ledger(store, spool, RUN, 0, LoadPace(every_s=60, max_share=1))
 
     assert not ledger.is_new
     assert ledger.next_id() == BatchId(RUN, 0, 2)
