@@ -29,7 +29,7 @@ from tasks.read.documents import check_duplicates, document_columns, read_texts,
 from tasks.read.files.locations import Wanted
 from tasks.read.parquet_files import Column, ParquetInput, check_partition_setting, input_digest, open_input
 from tasks.read.queries import query_columns, stage_queries
-from tasks.read.token_store import PassageEncoder, TokenStore, write_token_store
+from tasks.read.token_store import PassageEncoder, TokenStore, mapped_array, write_token_store
 from tasks.settings import InputName, InputSettings
 
 DOC_INDEX_FILE = "candidate_documents.int32"
@@ -193,18 +193,13 @@ def _open_staged(database: Database, folder: Path) -> StagedInput:
         query_texts=queries.column("text").to_pylist(),
         query_status=queries.column("status").to_pylist(),
         offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-        doc_index=_mapped(folder / DOC_INDEX_FILE, "<i4"),
-        first_stage_score=_mapped(folder / SCORES_FILE, "<f8"),
+        doc_index=mapped_array(folder / DOC_INDEX_FILE, "<i4"),
+        first_stage_score=mapped_array(folder / SCORES_FILE, "<f8"),
         doc_ids=_in_one_chunk(database.query("stage/list_documents").column("doc_id")),
         tokens=TokenStore(folder),
         quarantine=database.query("stage/list_quarantine").cast(QUARANTINE_SCHEMA),
         notes={row["note"]: row["num_rows"] for row in notes},
     )
-
-
-def _mapped(path: Path, dtype: str) -> np.ndarray:
-    """As a plain array: a slice of numpy's own class for mapped files takes ten times as long."""
-    return np.empty(0, dtype) if path.stat().st_size == 0 else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
 def _in_one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,7 +1,6 @@
-"""Every passage of the night tokenised once, in a flat int32 file that is read by place.
+"""Every passage of the night tokenised once, in a flat int32 file that is read in place.
 
-Written once in document order: 10^7 passages of 120 tokens are 4.8 GB on disk and nothing in memory. Mapped, all that
-was ever read would count as this process's memory (docs/log.md); the system's cache holds it either way.
+Written once in document order: 10^7 passages of 120 tokens are 4.8 GB on disk and little in memory (ADR 13).
 A passage is kept up to `max_passage_tokens`; its full length is kept beside it, so that every cut can be counted.
 Knows nothing of tokenizers: the encoder is handed in.
 """
@@ -9,7 +8,7 @@ Knows nothing of tokenizers: the encoder is handed in.
 import os
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +26,7 @@ OFFSETS_FILE = "passage_offsets.npy"
 LENGTHS_FILE = "passage_lengths.npy"
 DIGESTS_FILE = "passage_digests.npy"
 TOKEN_BYTES = 4
+MAPPED_BYTES = 512 << 20  # of tokens: 10^6 passages are 350 MB
 KEPT_BYTES = 64 << 20  # of passages read last: 70,000 of 160 tokens
 ARRAY_BYTES = 300  # of an array beside its content, and of its place among those kept
 CHUNKS_AHEAD = 2
@@ -65,23 +65,23 @@ class PassageEncoder(Protocol):
 class TokenStore:
     """The passages by doc_index.
 
-    Those read last are kept: half of a window's passages were in the window before it.
+    A small store is mapped. A large one is read by place, since all that was ever read of a mapping counts as this
+    process's memory; what was read last is kept, as half of a window's passages were in the window before it.
     """
 
-    def __init__(self, folder: Path, kept_bytes: int = KEPT_BYTES) -> None:
-        """Opens what `write_token_store` wrote."""
+    def __init__(self, folder: Path, mapped_bytes: int = MAPPED_BYTES, kept_bytes: int = KEPT_BYTES) -> None:
+        """Opens what `write_token_store` wrote; maps up to `mapped_bytes`, keeps up to `kept_bytes` of a larger one."""
         self.lengths = _mapped(folder / LENGTHS_FILE)  # 1D int32, tokens before max_passage_tokens cut them
         self.digests = _mapped(folder / DIGESTS_FILE)  # 1D uint64, of title and text
         self._offsets = _mapped(folder / OFFSETS_FILE)  # 1D int64, num_documents + 1
-        self._tokens_file = FileIO(folder / TOKENS_FILE)  # int32, all passages end to end
-        longest_bytes = int(np.diff(self._offsets).max(initial=0)) * TOKEN_BYTES
-        self._passage = lru_cache(maxsize=kept_bytes // (longest_bytes + ARRAY_BYTES))(self._read)
+        path = folder / TOKENS_FILE  # int32, all passages end to end
+        self._passage = self._slices(path) if path.stat().st_size <= mapped_bytes else self._reads(path, kept_bytes)
 
     def passage(self, doc_index: int) -> np.ndarray:
         """The kept token ids of one passage, 1D int32, read-only.
 
         Raises:
-            StoreError: the file has been cut off.
+            StoreError: the file of a large store has been cut off.
         """
         return self._passage(doc_index)
 
@@ -89,12 +89,22 @@ class TokenStore:
         """The kept token ids of several passages, 1D int32 each; see `passage`."""
         return list(map(self._passage, doc_indexes.tolist()))
 
-    def _read(self, doc_index: int) -> np.ndarray:
-        start, end = int(self._offsets[doc_index]), int(self._offsets[doc_index + 1])
-        content = os.pread(self._tokens_file.fileno(), (end - start) * TOKEN_BYTES, start * TOKEN_BYTES)
-        if len(content) < (end - start) * TOKEN_BYTES:
-            raise StoreError(f"{self._tokens_file.name}: token {end} is missing. Run the same command again.")
-        return np.frombuffer(content, "<i4")
+    def _slices(self, path: Path) -> Callable[[int], np.ndarray]:
+        tokens, offsets = mapped_array(path, "<i4"), self._offsets
+        return lambda doc_index: tokens[offsets[doc_index] : offsets[doc_index + 1]]
+
+    def _reads(self, path: Path, kept_bytes: int) -> Callable[[int], np.ndarray]:
+        tokens_file, offsets = FileIO(path), self._offsets
+
+        def read(doc_index: int) -> np.ndarray:
+            start, end = int(offsets[doc_index]), int(offsets[doc_index + 1])
+            content = os.pread(tokens_file.fileno(), (end - start) * TOKEN_BYTES, start * TOKEN_BYTES)
+            if len(content) < (end - start) * TOKEN_BYTES:
+                raise StoreError(f"{path}: token {end} is missing. Run the same command again.")
+            return np.frombuffer(content, "<i4")
+
+        longest_bytes = int(np.diff(offsets).max(initial=0)) * TOKEN_BYTES
+        return lru_cache(maxsize=kept_bytes // (longest_bytes + ARRAY_BYTES))(read)
 
 
 def write_token_store(
@@ -153,8 +163,12 @@ def _cut(encoded: Encoded, kept: np.ndarray) -> np.ndarray:
     return cut
 
 
+def mapped_array(path: Path, dtype: str) -> np.ndarray:
+    """A file of numbers as a plain array: a slice of numpy's own class for mapped files takes ten times as long."""
+    return np.empty(0, dtype) if path.stat().st_size == 0 else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+
+
 def _mapped(path: Path) -> np.ndarray:
-    """Memory-mapped, but a plain array: a slice of numpy's own class for that takes ten times as long."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 

@@ -166,6 +166,19 @@ def test_data_stands_on_one_line_without_identifiers(text, line):
     assert one_line(text) == line
 
 
+@given(st.text(st.sampled_from("ab  \t\n\u00a0\u2028\u200b한"), max_size=12))
+def test_white_space_of_any_kind_becomes_one_space(text):
+    assert one_line(text) == " ".join(text.split())
+
+
+@given(st.lists(st.text(max_size=30), min_size=2, max_size=4))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_text_alone_has_the_ids_that_it_has_among_others(tokens, texts):
+    alone = [tokens.encode_data([text])[0] for text in texts]
+
+    assert all(np.array_equal(*pair) for pair in zip(alone, tokens.encode_data(texts), strict=True))
+
+
 @pytest.mark.fault(26, 31)
 @pytest.mark.parametrize(
     ("title", "text", "passage"),

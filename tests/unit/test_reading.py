@@ -670,6 +670,26 @@ def test_ten_million_candidates_need_less_than_two_gigabytes(tmp_path):
     assert peak_bytes < 2e9
 
 
+@given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
+def test_a_mapped_store_and_one_read_by_place_give_the_same_passages(tmp_path_factory, lengths, seed):
+    folder = tmp_path_factory.mktemp("store")
+    rng = np.random.default_rng(seed)
+    passages = [rng.integers(0, 50_000, length, np.int32) for length in lengths]
+    np.concatenate(passages).tofile(folder / token_store.TOKENS_FILE)
+    np.save(folder / token_store.OFFSETS_FILE, np.cumsum([0, *lengths]))
+    np.save(folder / token_store.LENGTHS_FILE, np.array(lengths, np.int32))
+    np.save(folder / token_store.DIGESTS_FILE, np.zeros(len(lengths), np.uint64))
+    asked = rng.integers(0, len(lengths), 60)
+
+    mapped = token_store.TokenStore(folder)
+    by_place = token_store.TokenStore(folder, mapped_bytes=-1, kept_bytes=1_000)  # some three kept
+
+    for store in (mapped, by_place):
+        assert all(
+            np.array_equal(found, passages[doc]) for doc, found in zip(asked, store.passages(asked), strict=True)
+        )
+
+
 def test_passages_that_were_read_are_not_kept_in_memory(tmp_path):
     """Mapped, ten million passages counted as 4 GB of the night's memory."""
     num_passages, num_tokens = 4_096, 2_048
@@ -677,7 +697,7 @@ def test_passages_that_were_read_are_not_kept_in_memory(tmp_path):
     np.save(tmp_path / token_store.OFFSETS_FILE, np.arange(num_passages + 1) * num_tokens)
     np.save(tmp_path / token_store.LENGTHS_FILE, np.full(num_passages, num_tokens, np.int32))
     np.save(tmp_path / token_store.DIGESTS_FILE, np.zeros(num_passages, np.uint64))
-    store = token_store.TokenStore(tmp_path, kept_bytes=4 << 20)
+    store = token_store.TokenStore(tmp_path, mapped_bytes=1 << 20, kept_bytes=4 << 20)
     before = _resident_bytes()
 
     for documents in np.random.default_rng(7).permutation(num_passages).reshape(-1, 16):
