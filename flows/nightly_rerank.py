@@ -31,7 +31,7 @@ SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False)
 def stage_night(night: Night) -> None:
     """Reads, checks and lays out the input."""
-    night.stage()
+    night.stage(starts_engine=True)
 
 
 @task(name="rank", cache_policy=NO_CACHE, persist_result=False)

@@ -68,7 +68,7 @@ def engine_options(settings: Settings, scratch: Path, log_path: Path) -> EngineO
 
 
 class EngineProcess:
-    """The parent's side of one child."""
+    """The parent's side of one child, which loads the model from the first moment on."""
 
     def __init__(self, options: EngineOptions) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -87,16 +87,28 @@ class EngineProcess:
                 start_new_session=True,
             )
         child_pipe.close()
+        with contextlib.suppress(ConnectionError):  # it died at once: `wait_until_ready` says so
+            self._pipe.send(Start(dict(options.keywords), options.driver, options.timeline))
+        self._info: EngineInfo | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is loaded, and somebody waited for it."""
+        return self._info is not None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What a ready engine reported."""
+        assert self._info is not None, "not waited for"
+        return self._info
 
     def wait_until_ready(self) -> EngineInfo:
-        """Loads the model and returns what the engine reported.
+        """Waits until the model is loaded, and returns what the engine reported.
 
         Raises:
             ConfigError: vLLM does not know a key of [engine], or refuses its value.
             EngineError: it could not start.
         """
-        options = self._options
-        self._send(Start(dict(options.keywords), options.driver, options.timeline))
         try:
             info = self._receive(self._options.start_timeout_s, "start")
         except EngineError as error:
@@ -105,7 +117,7 @@ class EngineProcess:
                 f"{self._options.environment['VLLM_CACHE_ROOT']}."
             ) from error
         assert isinstance(info, EngineInfo), type(info)
-        self.info = info
+        self._info = info
         return info
 
     def submit(self, prompts: Sequence[Prompt]) -> None:
@@ -207,6 +219,11 @@ class EngineOnDemand:
         self._on_ready = on_ready
         self._process: EngineProcess | None = None
 
+    def start(self) -> None:
+        """Lets the model load while the caller does something else; `info` waits for it."""
+        if self._process is None:
+            self._process = EngineProcess(self._options)
+
     @property
     def info(self) -> EngineInfo:
         """See `Engine.info`; starts the engine if none runs."""
@@ -239,14 +256,15 @@ class EngineOnDemand:
 
     def reset_prefix_cache(self) -> None:
         """See `EngineProcess.reset_prefix_cache`; an engine that does not run yet has nothing to forget."""
-        if self._process is not None:
+        if self._process is not None and self._process.is_ready:
             self._process.reset_prefix_cache()
 
     def close(self) -> None:
-        """Ends the engine, if one runs."""
-        if self._process is not None:
+        """Ends the engine, if one runs; one that nobody waited for at once."""
+        if self._process is not None and self._process.is_ready:
             self._process.close()
             self._process = None
+        self.kill()
 
     def kill(self) -> None:
         """Ends the engine now, if one runs."""
@@ -264,21 +282,20 @@ class EngineOnDemand:
 
     def _running(self) -> EngineProcess:
         for number in range(1, self._max_starts + 1):
-            if self._process is not None:
+            if self._process is not None and self._process.is_ready:
                 break
-            process = EngineProcess(self._options)
+            self.start()
+            assert self._process is not None
             try:
-                self._on_ready(process.wait_until_ready())
+                self._on_ready(self._process.wait_until_ready())
             except EngineError as error:
-                process.kill()
+                self.kill()
                 if number == self._max_starts:
                     raise EngineError(f"{error} It was started {number} times; giving up.") from error
                 logger.warning("engine did not start, starting another: %s", error)
             except BaseException:
-                process.kill()
+                self.kill()
                 raise
-            else:
-                self._process = process
         assert self._process is not None, self._max_starts
         return self._process
 

@@ -46,6 +46,7 @@ class Night:
         self.state = state  # before this start; None: the run is new
         self.store = store
         self._staged: StagedInput | None = None
+        self._ranking: RankStage | None = None
         self._shards: ShardStage | None = None
         self._follow_up_error: FollowUpFailed | None = None
 
@@ -76,8 +77,11 @@ class Night:
         """What `rank` counts for its listeners."""
         return "windows" if self._shards is None else "shards"
 
-    def stage(self) -> None:
+    def stage(self, *, starts_engine: bool = False) -> None:
         """Reads, checks and lays out the night's input; shards do so each for its own queries.
+
+        Args:
+            starts_engine: whether the run's own engine may load its model meanwhile.
 
         Raises:
             InputError: see `stage_input`.
@@ -89,8 +93,11 @@ class Night:
             self._shards.lay_out()
             return
         self.prepared.require_space_to_stage()
-        self._staged = self.prepared.stage(self.prepared.work_folder / "staging" / self.store.path.stem)
-        staged = self._staged
+        ranking = RankStage(self.prepared, self.run_id, self.store, whole_run(self.prepared, self.run_id, self.store))
+        self._ranking = ranking
+        folder = self.prepared.work_folder / "staging" / self.store.path.stem
+        staged = self.prepared.stage(folder, on_matched=ranking.start_engine if starts_engine else None)
+        self._staged = staged
         self.store.update(
             "note_input",
             {
@@ -130,9 +137,15 @@ class Night:
             self._complete(self._shards.rank(run_shards or ranks_in_turn(self.prepared), *listeners))
             self._shards.remove_spool()
             return
-        staged, part = self._require_staged(), whole_run(self.prepared, self.run_id, self.store)
-        RankStage(self.prepared, self.run_id, self.store, staged, part).rank(*listeners, engine=engine)
-        self._complete(staged.num_queries)
+        if self._ranking is None or self._staged is None:
+            raise RuntimeError("rank() before stage()")
+        self._ranking.rank(self._staged, *listeners, engine=engine)
+        self._complete(self._staged.num_queries)
+
+    def end_engine(self) -> None:
+        """Ends the run's own engine, if one runs."""
+        if self._ranking is not None:
+            self._ranking.end_engine()
 
     def evaluate(self) -> None:
         """Stores the quality of both orders, where the settings name judgments."""
@@ -197,11 +210,6 @@ class Night:
         settings = self.prepared.settings
         return checks_of(settings.checks, keeps_budget=settings.packing.promise == "no_preemption")
 
-    def _require_staged(self) -> StagedInput:
-        if self._staged is None:
-            raise RuntimeError("rank() before stage()")
-        return self._staged
-
     def _complete(self, num_queries: int) -> None:
         run = {"run_id": self.run_id}
         with self.store.unit_of_work() as database:
@@ -248,6 +256,7 @@ def open_night(prepared: PreparedNight, flow_run_id: str | None) -> Iterator[Nig
                 note_failure(night.store, night.run_id, error)
             raise
         finally:
+            night.end_engine()
             for scratch in ("staging", "tmp"):
                 shutil.rmtree(prepared.work_folder / scratch / night.store.path.stem, ignore_errors=True)
 
@@ -269,7 +278,7 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
     """
     with open_night(prepared, flow_run_id=None) as night:
         if not night.is_ranked:
-            night.stage()
+            night.stage(starts_engine=True)
             night.rank(*listeners)
         if not night.is_done:  # also a run that was killed between its last query and its checks
             night.evaluate()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tasks.errors import CanaryFailed, DeadlinePassed
 from tasks.garbage import collected_rarely
 from tasks.generate.generations import Engine, EngineInfo
-from tasks.generate.process import EngineOnDemand, engine_on_demand, engine_options
+from tasks.generate.process import EngineOnDemand, engine_options
 from tasks.judge.forecast import Deadline, Forecast
 from tasks.keep.disk import require_space
 from tasks.keep.ledger import Ledger, LoadPace
@@ -82,29 +82,45 @@ def whole_run(prepared: PreparedNight, run_id: str, store: Store) -> Part:
 
 
 class RankStage:
-    """The ranking of one part of a run's queries, which are staged."""
+    """The ranking of one part of a run's queries, with an engine of its own that `end_engine` ends in any case."""
 
-    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, staged: StagedInput, part: Part) -> None:
+    _staged: StagedInput  # from `rank` on
+
+    def __init__(self, prepared: PreparedNight, run_id: str, store: Store, part: Part) -> None:
         self.prepared = prepared
         self.run_id = run_id
         self.store = store
-        self._staged = staged
         self._part = part
+        options = engine_options(prepared.settings, part.scratch, part.log_path)
+        self._engine = EngineOnDemand(options, prepared.settings.packing.max_engine_starts, self._note_engine)
         self._has_begun = False
         self._is_engine_noted = False
 
+    def start_engine(self, longest_list: int) -> None:
+        """Lets the model load while passages are tokenised, if something will be asked for certain, and in time.
+
+        A run that may reuse rows does not know yet, and one whose `[night] finish_by` has passed may not ask.
+        """
+        if longest_list > 1 and self._part.earlier is None and self._watch().has_time:
+            self._engine.start()
+
+    def end_engine(self) -> None:
+        """Ends it now, if it runs: after ranking it has ended already."""
+        self._engine.kill()
+
     @collected_rarely()
-    def rank(self, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
+    def rank(self, staged: StagedInput, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 
         Args:
+            staged: the part's input.
             listeners: each is told (windows done, windows in all) after every batch.
             engine: one that somebody else starts and ends; its own if not given.
 
         Raises:
             EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
         """
-        staged = self._staged
+        self._staged = staged
         settings = self.prepared.settings
         part = self._part
         pace = LoadPace(settings.store.load_every_s, settings.store.max_load_share)
@@ -116,11 +132,13 @@ class RankStage:
         cohort = Cohort(staged, self.prepared.recipe, ledger)
         take_more = partial(self._take_more, cohort, iter(self._chunks()), progress)
         take_more()
-        with self._engine(engine) as asked, _loaded_at_a_stop(ledger):
+        with _loaded_at_a_stop(ledger):
             if cohort.needs_engine:
                 watch.require_time()
+                asked = engine or self._engine
                 self._begin_asking(asked, watch)
                 cohort.rank(asked, progress.add, take_more)
+        self._engine.close()
         ledger.close()
         store_actual(self.store, self.run_id)
         self._warn_of_low_id_mass()
@@ -178,17 +196,6 @@ class RankStage:
             else:
                 progress.add(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
         cohort.commit_unasked()
-
-    @contextmanager
-    def _engine(self, engine: EngineOnDemand | None) -> Iterator[EngineOnDemand]:
-        """The given engine, or one of the run's own, which ends with it."""
-        if engine is not None:
-            yield engine
-            return
-        settings = self.prepared.settings
-        options = engine_options(settings, self._part.scratch, self._part.log_path)
-        with engine_on_demand(options, settings.packing.max_engine_starts, self._note_engine) as own:
-            yield own
 
     def _begin_asking(self, engine: EngineOnDemand, watch: "_Watch") -> None:
         """Before the first batch of this start: notes the engine, if it is somebody else's, and asks the canaries."""
@@ -306,6 +313,11 @@ class _Watch:
         self._is_asking = False
         self._has_warned = False
 
+    @property
+    def has_time(self) -> bool:
+        """Whether more may be asked."""
+        return self._deadline is None or not self._deadline.has_passed(datetime.now(UTC))
+
     def begin(self, expected: Forecast | None) -> None:
         """The first batch is asked now; with what the run is expected to take, if that is known."""
         self._is_asking = True
@@ -332,7 +344,7 @@ class _Watch:
 
     def require_time(self, so_far: str = "") -> None:
         """Raises DeadlinePassed if nothing more may be asked."""
-        if self._deadline is not None and self._deadline.has_passed(datetime.now(UTC)):
+        if self._deadline is not None and not self.has_time:
             raise DeadlinePassed(
                 f"run {self._run_id}: [night] finish_by = {self._finish_by} has passed "
                 f"({self._deadline.ends_at:%Y-%m-%d %H:%M %Z}){so_far}. What was committed stays, nothing is "

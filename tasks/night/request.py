@@ -20,7 +20,7 @@ from tasks.rank.reuse import ReuseFrom
 from tasks.read.arrival import await_night_input
 from tasks.read.candidates import CandidateLimits
 from tasks.read.queries import IsOwn
-from tasks.read.staging import NightInput, StagedInput, stage_input
+from tasks.read.staging import NightInput, OnMatched, StagedInput, stage_input
 from tasks.settings import Settings, load_settings
 
 
@@ -92,13 +92,21 @@ class PreparedNight:
             require_space(self.work_folder, needed, "laying out the input")
 
     @collected_rarely()
-    def stage(self, folder: Path, is_own: IsOwn | None = None, *, only_named: bool = False) -> StagedInput:
+    def stage(
+        self,
+        folder: Path,
+        is_own: IsOwn | None = None,
+        *,
+        only_named: bool = False,
+        on_matched: OnMatched | None = None,
+    ) -> StagedInput:
         """Reads and lays out the input in `folder`, of all queries or of those that are a shard's or a sample's own.
 
         Args:
             folder: emptied first.
             is_own: which queries; all if not given.
             only_named: whether documents that none of them names are read past, their duplicates uncounted.
+            on_matched: called before passages are tokenised; see `stage_input`.
 
         Raises:
             InputError: see `stage_input`.
@@ -110,6 +118,7 @@ class PreparedNight:
             replace(self.candidate_limits, is_own=is_own, only_named=only_named),
             self.recipe.main.sizes.max_passage_tokens,
             self.settings.database_limits(folder / "spill"),
+            on_matched,
         )
 
 

@@ -7,6 +7,7 @@ stream. Knows nothing of models, windows or runs.
 """
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -36,6 +37,8 @@ DOC_INDEX_FILE = "candidate_documents.int32"
 SCORES_FILE = "candidate_scores.float64"
 QUARANTINE_SCHEMA = pa.schema([(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")])
 ROWS_PER_READ = 262_144
+
+OnMatched = Callable[[int], None]  # told the longest list's length
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,12 @@ def stage_input(
     limits: CandidateLimits,
     max_passage_tokens: int,
     database_limits: DatabaseLimits,
+    on_matched: OnMatched | None = None,
 ) -> StagedInput:
     """Reads, checks, joins and lays out the night's input in `folder`, which is emptied first.
+
+    `on_matched` is called when queries, candidates and documents are known to fit together; tokenising, most of the
+    time, comes after that.
 
     Raises:
         InputError: naming file, column, rows, what was found and what is wanted.
@@ -147,6 +154,8 @@ def stage_input(
         database.execute("stage/create_rows")
         _stage_rows(database, found, encoder, limits)
         match_candidates(database, found.inputs, limits)
+        if on_matched is not None:
+            on_matched(database.query("stage/find_longest_list").column("num_candidates")[0].as_py())
         texts = found.inputs.get("documents") or found.inputs["nested"]
         row_nos = database.query("stage/list_document_rows").column("row_no").to_numpy()
         reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -515,6 +516,23 @@ def test_input_errors_stop_before_the_engine(night, tmp_path):
 
     assert value(prepared, "select status from runs") == "failed"
     assert not list(tmp_path.rglob("*.engine.log"))
+
+
+@pytest.mark.slow
+def test_the_model_loads_while_passages_are_tokenised_and_ends_with_an_error_there(night, tmp_path):
+    prepared = night()
+    path = Path(prepared.settings.inputs.documents)
+    documents = pq.read_table(path)
+    texts = [text.encode() for text in documents.column("text").to_pylist()]
+    bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array([*texts[:-1], b"\xff\xfe"]).buffers())
+    pq.write_table(pa.table({"doc_id": documents.column("doc_id"), "text": bad}), path)
+    prepared = prepare_night(NightRequest(config=tmp_path / "a" / "nightly.toml", night=date(2026, 11, 29)))
+
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        run_night(prepared)
+
+    assert len(list(tmp_path.rglob("*.engine.log"))) == 1
+    assert engines_of(os.getpid()) == []
 
 
 # ---- the command, killed

@@ -95,18 +95,26 @@ class _Shard:
         self._prepared.require_space_to_stage(self._order.num_shards)
         self._store.prepare()
         self._store.begin_run(new_run(self._prepared, run_id, flow_run_id=None, reuse_run_id=None))
-        staged = self._prepared.stage(self._scratch / "staging", queries_of(self._folder.shard, self._order.num_shards))
+        is_own = queries_of(self._folder.shard, self._order.num_shards)
+        ranking = RankStage(self._prepared, run_id, self._store, self._part())
+        try:
+            staged = self._prepared.stage(self._scratch / "staging", is_own, on_matched=ranking.start_engine)
+            self._log(staged)
+            ranking.rank(staged, *listeners)
+        finally:
+            ranking.end_engine()
+        self._tell(staged)
+
+    def _log(self, staged: StagedInput) -> None:
         logger.info(
             "run_id=%s shard=%d/%d queries=%d candidates=%d quarantined=%d",
-            run_id,
+            self._folder.run_id,
             self._folder.shard,
             self._order.num_shards,
             staged.num_queries,
             staged.num_candidates,
             staged.quarantine.num_rows,
         )
-        RankStage(self._prepared, run_id, self._store, staged, self._part()).rank(*listeners)
-        self._tell(staged)
 
     def _part(self) -> Part:
         logs = self._prepared.work_folder / "logs"
