@@ -1,2 +1,8 @@
--- How many candidates the longest list has, before documents without text leave; 0 where there is none. num_candidates
-select coalesce(max(place), 0)::integer as num_candidates from ordered;
+-- The longest list, if it is over the limit. query_id | num_candidates
+select queries.query_id, count(*) as num_candidates
+from ordered
+join queries using (query_index)
+group by queries.query_id
+having count(*) > $max_candidates
+order by num_candidates desc
+limit 1;

@@ -276,11 +276,12 @@ def _rows_of(batch: SpooledBatch) -> dict[str, pa.Table]:
 def _load(database: Database, run_id: str, batches: Mapping[SpooledBatch, Mapping[str, pa.Table]]) -> None:
     """Inserts batches that are not there yet; a batch loaded before a crash is only left to be removed."""
     loaded = {shard: _loaded(database, run_id, shard) for shard in {batch.shard for batch in batches}}
-    fresh = [rows for batch, rows in batches.items() if batch.batch_no not in loaded[batch.shard]]
+    fresh = [tables for batch, tables in batches.items() if batch.batch_no not in loaded[batch.shard]]
     for table in SCHEMAS:  # batches first: a conflict rolls everything back
-        parts = [rows[table] for rows in fresh if table in rows]
+        parts = [tables[table] for tables in fresh if table in tables]
         if parts:
-            database.execute(f"load/insert_{table}", tables={"incoming": pa.concat_tables(parts)})
+            rows = pa.concat_tables(parts).combine_chunks()  # of a chunk a batch, each would cost DuckDB 0.3 ms
+            database.execute(f"load/insert_{table}", tables={"incoming": rows})
 
 
 def _loaded(database: Database, run_id: str, shard: int) -> set[int]:

@@ -155,7 +155,7 @@ def stage_input(
         _stage_rows(database, found, encoder, limits)
         match_candidates(database, found.inputs, limits)
         if on_matched is not None:
-            on_matched(database.query("stage/find_longest_list").column("num_candidates")[0].as_py())
+            on_matched(database.query("stage/measure_longest_list").column("num_candidates")[0].as_py())
         texts = found.inputs.get("documents") or found.inputs["nested"]
         row_nos = database.query("stage/list_document_rows").column("row_no").to_numpy()
         reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)
