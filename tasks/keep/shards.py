@@ -81,8 +81,8 @@ class ShardRecord:
     is_done: bool
     host: str
     versions: Mapping[str, str]  # of libraries
-    engine: Mapping[str, Any] | None  # as it reported itself, columns of runs; None: it was not needed
-    canaries: tuple[dict[str, Any], ...]  # as they answered: pair, margin, passed
+    engine: Mapping[str, Any] | None = None  # as it reported itself, columns of runs; None: it was not needed
+    canaries: tuple[dict[str, Any], ...] = ()  # as they answered: pair, margin, passed
     forecast: Mapping[str, Any] | None = None  # columns of forecasts; None: it has no rates, or asked nothing
     num_batches: int = 0
     num_queries: int = 0

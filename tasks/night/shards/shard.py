@@ -10,8 +10,8 @@ of Prefect, nor of other shards.
 import logging
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -143,33 +143,30 @@ class _Shard:
 
     def _tell(self, staged: StagedInput | None = None) -> None:
         """Writes the record: of the engine as soon as it has begun, of everything once all is ranked."""
-        self._folder.write(
-            ShardRecord(
-                is_done=staged is not None,
-                host=socket.gethostname(),
-                versions=library_versions(),
-                **self._asked(),
-                num_batches=len(self._folder.batch_nos()),
-                num_queries=0 if staged is None else staged.num_queries,
-                num_candidates=0 if staged is None else staged.num_candidates,
-                notes={} if staged is None else staged.notes,
-            )
+        told = ShardRecord(
+            is_done=staged is not None,
+            host=socket.gethostname(),
+            versions=library_versions(),
+            num_batches=len(self._folder.batch_nos()),
+            num_queries=0 if staged is None else staged.num_queries,
+            num_candidates=0 if staged is None else staged.num_candidates,
+            notes={} if staged is None else staged.notes,
         )
+        self._folder.write(self._with_engine(told))
 
-    def _asked(self) -> dict[str, Any]:
-        """Engine, canaries and forecast: of this start, or of the one before if this one has asked nothing."""
+    def _with_engine(self, told: ShardRecord) -> ShardRecord:
+        """With engine, canaries and forecast: of this start, or of the one before if this one has asked nothing."""
         named = {"run_id": self._folder.run_id}
         run = self._store.find_run(self._folder.run_id)
         assert run is not None, self._folder.run_id
-        if run["device"] is None:
-            before = self._before
-            return {
-                "engine": None if before is None else before.engine,
-                "canaries": () if before is None else before.canaries,
-                "forecast": None if before is None else before.forecast,
-            }
-        return {
-            "engine": {name: run[name] for name in ENGINE_COLUMNS},
-            "canaries": tuple(self._store.query("run/list_canaries", named).to_pylist()),
-            "forecast": next(iter(self._store.query("forecast/find_forecast", named).to_pylist()), None),
-        }
+        if run["device"] is not None:
+            return replace(
+                told,
+                engine={name: run[name] for name in ENGINE_COLUMNS},
+                canaries=tuple(self._store.query("run/list_canaries", named).to_pylist()),
+                forecast=next(iter(self._store.query("forecast/find_forecast", named).to_pylist()), None),
+            )
+        before = self._before
+        if before is None:
+            return told
+        return replace(told, engine=before.engine, canaries=before.canaries, forecast=before.forecast)
