@@ -33,6 +33,7 @@ import json
 import os
 import re
 import time
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,13 +188,16 @@ class LLM:
             os._exit(9)
         if batch_no is not None and self._told.get("hang_at") == batch_no:
             time.sleep(3600)
-        self._meet_poison([self._tokenizer.decode(prompt["prompt_token_ids"]) for prompt in prompts])
-        time.sleep(self._told.get("batch_s", 0.0))
+        self._meet_poison(prompts)
+        if "batch_s" in self._told:
+            time.sleep(self._told["batch_s"])
         self._log(prompts, sampling_params, batch_no)
 
-    def _meet_poison(self, texts):
-        for kind in ("die_on", "hang_on", "fail_on"):
-            if kind in self._told and any(self._told[kind] in text for text in texts):
+    def _meet_poison(self, prompts):
+        kinds = [kind for kind in ("die_on", "hang_on", "fail_on") if kind in self._told]
+        texts = [self._tokenizer.decode(prompt["prompt_token_ids"]) for prompt in prompts] if kinds else []
+        for kind in kinds:
+            if any(self._told[kind] in text for text in texts):
                 if kind == "die_on":
                     os._exit(9)
                 if kind == "hang_on":
@@ -232,21 +236,22 @@ class LLM:
 
     def _output(self, ids, params):
         text, logprobs, num_tokens, token_ids, gaps = "", None, 1, None, []
+        seed = _seed(ids)
         if params.logprob_token_ids is not None:
             logprobs = SimpleNamespace(
                 token_ids=[0, *params.logprob_token_ids],
-                logprobs=[-0.1, *(-1.0 - 8.0 * _draw(ids, token_id) for token_id in params.logprob_token_ids)],
+                logprobs=[-0.1, *(-1.0 - 8.0 * _draw(seed, token_id) for token_id in params.logprob_token_ids)],
             )
         elif params.max_tokens > 1:
-            text = self._stopped(self._permutation(ids), params.stop or [])
+            text = self._stopped(self._permutation(ids, seed), params.stop or [])
             tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
             is_cut = len(tokens) > params.max_tokens
             token_ids = tokens[: params.max_tokens]
             text, num_tokens = self._tokenizer.decode(token_ids, skip_special_tokens=False), len(token_ids)
-            gaps = [0.002 + 0.02 * _draw(ids, f"gap{number}") for number in range(num_tokens - 1)]
+            gaps = [0.002 + 0.02 * _draw(seed, f"gap{number}") for number in range(num_tokens - 1)]
             for logger in self.llm_engine.logger_manager.stat_loggers:
                 logger.record(None, SimpleNamespace(inter_token_latencies_iter=gaps))
-        metrics = self._metrics(ids, gaps)
+        metrics = self._metrics(seed, gaps)
         if self._told.get("metrics") == "partial":
             del metrics.queued_ts
         return SimpleNamespace(
@@ -259,27 +264,27 @@ class LLM:
                     logprobs=logprobs,
                 )
             ],
-            prompt_logprobs=None if params.prompt_logprobs is None else self._prompt_logprobs(ids),
+            prompt_logprobs=None if params.prompt_logprobs is None else self._prompt_logprobs(ids, seed),
             metrics=metrics if self._told.get("metrics", True) else None,
             num_cached_tokens=0,
         )
 
-    def _permutation(self, ids):
+    def _permutation(self, ids, seed):
         if "answers" in self._told:
             answers = self._told["answers"]
-            return answers[int(_draw(ids, 0) * len(answers))]
+            return answers[int(_draw(seed, 0) * len(answers))]
         prompt = self._tokenizer.decode(ids, skip_special_tokens=False)
         names = re.findall(r"^\[(\w+)\] ", prompt, re.MULTILINE)
-        order = " > ".join(f"[{name}]" for name in sorted(names, key=lambda name: _draw(ids, name)))
+        order = " > ".join(f"[{name}]" for name in sorted(names, key=lambda name: _draw(seed, name)))
         if prompt.rfind("<think>") <= prompt.rfind("</think>"):
             return order
         return " hmm" * self._told.get("thoughts", 3) + f"</think><answer>{order}</answer>"
 
-    def _metrics(self, ids, gaps):
+    def _metrics(self, seed, gaps):
         """Vllm's clocks of one request: `*_ts` monotonic, the first token's latency by wall clock."""
         queued = max(time.monotonic(), self._last_ts)  # requests of a later call come later
-        scheduled = queued + 0.1 * _draw(ids, "queue")
-        first = scheduled + 0.3 * _draw(ids, "prefill")
+        scheduled = queued + 0.1 * _draw(seed, "queue")
+        first = scheduled + 0.3 * _draw(seed, "prefill")
         metrics = {
             "queued_ts": queued,
             "scheduled_ts": scheduled,
@@ -306,14 +311,14 @@ class LLM:
         ends = [text.index(each) + len(each) for each in stop if each in text]
         return text[: min(ends)] if ends else text
 
-    def _prompt_logprobs(self, ids):
+    def _prompt_logprobs(self, ids, seed):
         """One value a token, as vLLM's FlatLogprobs has them; the first has none."""
         places = range(len(ids))
         return SimpleNamespace(
             start_indices=[max(place - 1, 0) for place in places],
             end_indices=list(places),
             token_ids=list(ids[1:]),
-            logprobs=[-8.0 * _draw(ids, place) for place in places[1:]],
+            logprobs=[-8.0 * _draw(seed, place) for place in places[1:]],
         )
 
     def _count_batch(self):
@@ -341,7 +346,12 @@ class LLM:
         }.get(self._told.get("outputs"), outputs)
 
 
-def _draw(ids, salt):
+def _seed(ids):
+    """Stands for the prompt: its ids are many, and drawn from often."""
+    return hashlib.blake2b(array("q", ids).tobytes(), digest_size=16).digest()
+
+
+def _draw(seed, salt):
     """A number in [0, 1) that depends on the prompt and the salt alone."""
-    text = ",".join(map(str, ids)) + f"|{salt}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / 2**48
+    drawn = hashlib.blake2b(seed + f"|{salt}".encode(), digest_size=6)
+    return int.from_bytes(drawn.digest(), "big") / 2**48
