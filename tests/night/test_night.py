@@ -487,7 +487,7 @@ def test_raising_a_limit_publishes_what_is_there_without_asking_again(night, fak
 @pytest.mark.slow
 @pytest.mark.fault(7)
 def test_some_refusals_are_counted_where_they_happened(night, fake_vllm):
-    fake_vllm(answers=["[2] > [1] > [3] > [4]", "[2] > [1] > [3] > [4]", "no", "[4]"])
+    fake_vllm(answers=["[2] > [1] > [3] > [4]", "no", "[4]"])
     prepared = night(strategy__decode_mode="permutation", checks__max_partial_share=1.0, checks__max_fallback_share=1.0)
 
     run_night(prepared)
