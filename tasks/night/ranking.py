@@ -142,6 +142,7 @@ class RankStage:
         ledger.close()
         store_actual(self.store, self.run_id)
         self._warn_of_low_id_mass()
+        del self._staged
 
     def _require_space_to_rank(self, staged: StagedInput) -> None:
         """Room for what is not ranked yet; the rest has its place."""
