@@ -189,7 +189,7 @@ class Store:
         batches = spool.batches()
         if not batches:
             return 0
-        for rows in _in_parts(batches):  # read before the lock: two thirds of a load's time
+        for rows in _in_parts(batches):  # read before the lock, for which readers wait
             with open_database(self.path, self.limits, wait_s=wait_s) as database:
                 with database.transaction():
                     _load(database, run_id, rows)
