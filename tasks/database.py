@@ -2,10 +2,13 @@
 
 The only module that imports duckdb. A connection lives for one unit of work and belongs to one thread; of one file a
 process has one at a time. Memory, threads and the spill folder are always set, since DuckDB would otherwise plan with
-the whole host's memory beside the engine. Knows nothing of runs, queries or scores.
+the whole host's memory beside the engine. Checkpoints are made here, each with its rollback journal, not by DuckDB
+whenever its log is long. Knows nothing of runs, queries or scores.
 """
 
 import contextlib
+import logging
+import os
 import threading
 import time
 from collections import defaultdict
@@ -19,11 +22,15 @@ import pyarrow as pa
 
 from tasks.environment import ROOT
 from tasks.errors import StoreError, first_line
+from tasks.files.rollback_journal import HEADERS_BYTES, Extent, journaled, roll_back
 
 SQL_FOLDER = ROOT / "sql"
 STORAGE_VERSION = "v2.0.0"  # of new files, also under a later DuckDB; older ones take a stale log for their own
 RECOVERY = "docs/operations.md, 'The database cannot be opened'"
 MAGIC, MAGIC_AT = b"DUCK", 8  # every DuckDB file has it there
+NEVER = "1TB"  # of log, before DuckDB makes a checkpoint unasked
+
+logger = logging.getLogger(__name__)
 
 Parameters = Mapping[str, object]
 Config = dict[str, str | bool | int | float | list[str]]
@@ -111,6 +118,36 @@ class Database:
                     self._connection.unregister(table_name)
 
 
+class KeptDatabase(Database):
+    """One whose file outlives the process, whatever ends that."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, descriptor: int) -> None:
+        super().__init__(connection)
+        self._path = path
+        self._descriptor = descriptor  # of the file, to read it
+
+    def checkpoint(self) -> None:
+        """Moves everything from the write-ahead log into the file, and waits until that is on the disk.
+
+        Raises:
+            StoreError: the disk is full, ...: all of it is still in the log.
+        """
+        blocks = self.query("run/list_metadata_blocks").to_pylist()
+        sizes = [(row["block_id"], row["block_size_bytes"]) for row in blocks]
+        extents = [Extent(HEADERS_BYTES + block_id * num_bytes, num_bytes) for block_id, num_bytes in sizes]
+        with journaled(self._path, self._descriptor, extents):
+            self.execute("run/checkpoint")
+
+    def leave_log(self) -> None:
+        """Makes a checkpoint if there is something in the log; a failure is told, since nothing is lost by it."""
+        if not self._path.with_name(f"{self._path.name}.wal").exists():
+            return
+        try:
+            self.checkpoint()
+        except StoreError as error:
+            logger.warning("%s: what was committed stays in the log for now: %s", self._path, first_line(error))
+
+
 @contextmanager
 def open_database(
     path: Path,
@@ -119,11 +156,12 @@ def open_database(
     read_only: bool = False,
     wait_s: float = 1.0,
     storage_version: str = STORAGE_VERSION,
-) -> Iterator[Database]:
+) -> Iterator[KeptDatabase]:
     """Opens the file for one unit of work, and closes it after.
 
     DuckDB lets one process write or several read, and refuses at once: so a lock held elsewhere is retried every
-    10 ms up to `wait_s`. Threads of this process take turns, since their transactions would conflict.
+    10 ms up to `wait_s`. Threads of this process take turns, since their transactions would conflict. What the unit
+    committed is then moved from the log into the file; where that fails, it stays in the log, and a warning says so.
 
     Args:
         path: the file; a new one is made if it is not there.
@@ -136,14 +174,33 @@ def open_database(
         StoreError: the lock was not to be had, or the file is not a database that this DuckDB can open. Nothing was
             changed, and the message says what to do.
     """
-    config = _config_of(limits) | {"storage_compatibility_version": storage_version}
+    config = _config_of(limits) | {"storage_compatibility_version": storage_version, "checkpoint_threshold": NEVER}
     deadline = time.monotonic() + wait_s
-    with _turn(path, deadline):
+    with _turn(path, deadline), contextlib.ExitStack() as opened:
         connection = _connect(path, config, read_only=read_only, deadline=deadline)
-        try:
-            yield Database(connection)
-        finally:
-            connection.close()
+        descriptor = os.open(path, os.O_RDONLY)
+        opened.callback(os.close, descriptor)  # after the connection: it frees the locks of the whole process
+        opened.callback(connection.close)
+        database = KeptDatabase(connection, path, descriptor)
+        if not read_only:
+            opened.callback(database.leave_log)
+        yield database
+
+
+@contextmanager
+def open_scratch(path: Path, limits: DatabaseLimits) -> Iterator[Database]:
+    """A new file that nobody needs after the body; it is deleted then, unless the process is killed.
+
+    Raises:
+        StoreError: the file cannot be made.
+    """
+    with _driver_errors(f"{path}: "):
+        connection = _connected(path, _config_of(limits), read_only=False)
+    try:
+        yield Database(connection)
+    finally:
+        connection.close()
+        path.unlink(missing_ok=True)
 
 
 def _advice(error: duckdb.Error) -> str:
@@ -169,15 +226,15 @@ def _config_of(limits: DatabaseLimits) -> Config:
     }
 
 
-_turns: defaultdict[Path, threading.RLock] = defaultdict(threading.RLock)
+_turns: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 @contextmanager
 def _turn(path: Path, deadline: float) -> Iterator[None]:
-    """One thread at a time; what a thread opens inside its own turn shares DuckDB's instance."""
+    """One connection at a time, since another one's descriptor would free the lock of both when it is closed."""
     turn = _turns[path.absolute()]
     if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
-        raise StoreError(f"{path}: cannot open the database: another thread of this process holds its lock")
+        raise StoreError(f"{path}: cannot open the database: this process has it open already")
     try:
         yield
     finally:
@@ -187,15 +244,23 @@ def _turn(path: Path, deadline: float) -> Iterator[None]:
 def _connect(path: Path, config: Config, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
     while True:
         try:
-            connection = duckdb.connect(str(path), read_only=read_only, config=config)
-            connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")  # a bar would go to stdout
-            return connection
+            if roll_back(path):
+                return _connected(path, config, read_only=read_only)
+            told = "the lock of a checkpoint that was cut off is held elsewhere"
         except duckdb.Error as error:
-            is_locked = "set lock on file" in str(error)
-            if not is_locked or time.monotonic() >= deadline:
-                told = first_line(error) if is_locked else _diagnosis(path, error)
-                raise StoreError(f"{path}: cannot open the database: {told}") from error
-            time.sleep(0.01)
+            if "set lock on file" not in str(error):
+                raise StoreError(f"{path}: cannot open the database: {_diagnosis(path, error)}") from error
+            told = first_line(error)
+        if time.monotonic() >= deadline:
+            raise StoreError(f"{path}: cannot open the database: {told}")
+        time.sleep(0.01)
+
+
+def _connected(path: Path, config: Config, *, read_only: bool) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(str(path), read_only=read_only, config=config)
+    connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")  # a bar would go to stdout
+    connection.execute("pragma disable_checkpoint_on_shutdown")
+    return connection
 
 
 def _diagnosis(path: Path, error: duckdb.Error) -> str:

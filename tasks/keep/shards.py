@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import AlreadyRunning, StoreError
-from tasks.keep.spool import Spool, SpooledBatch, write_whole
+from tasks.files.durable import write_whole
+from tasks.keep.spool import Spool, SpooledBatch
 from tasks.keep.store import run_lock
 from tasks.read.queries import IsOwn, id_hash, where_ids
 

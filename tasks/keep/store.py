@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.database import RECOVERY, SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, open_database
+from tasks.database import RECOVERY, SQL_FOLDER, STORAGE_VERSION, Database, DatabaseLimits, KeptDatabase, open_database
 from tasks.errors import AlreadyInProgress, AlreadyRunning, StoreError, first_line
 from tasks.keep.disk import warn_of_network_disk
 from tasks.keep.spool import Spool, SpooledBatch
@@ -165,7 +165,7 @@ class Store:
             database.execute("run/insert_canaries", tables={"incoming": rows})
 
     @contextmanager
-    def unit_of_work(self) -> Iterator[Database]:
+    def unit_of_work(self) -> Iterator[KeptDatabase]:
         """A connection for a few statements that belong together."""
         with open_database(
             self.path, self.limits, wait_s=OWN_WAIT_S, storage_version=self._storage_version
@@ -193,7 +193,7 @@ class Store:
             with open_database(self.path, self.limits, wait_s=wait_s) as database:
                 with database.transaction():
                     _load(database, run_id, rows)
-                database.execute("load/checkpoint")
+                database.checkpoint()
             for batch in rows:
                 spool.drop(batch)
         return len(batches)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tasks.database import Database
 from tasks.errors import PackrankError, first_line
-from tasks.keep.spool import sync
+from tasks.files.durable import sync
+from tasks.files.rollback_journal import journal_of
 from tasks.keep.store import Store
 
 OLDEST_CLIENT = "v1.0.0"  # DuckDB's storage version; clients since 1.1 can open it, 1.0 not with our schema
@@ -31,12 +32,14 @@ def copy_published(store: Store) -> str:
     """
     target = published_path(store.path)
     aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    leftovers = (aside, aside.with_name(f"{aside.name}.wal"))
+    leftovers = (aside, aside.with_name(f"{aside.name}.wal"), journal_of(aside))
     try:
         copy = Store(aside, store.limits, storage_version=OLDEST_CLIENT)
         copy.prepare()
-        with copy.unit_of_work() as database, _attached(database, store.path), database.transaction():
-            database.execute("offer/copy_published")
+        with copy.unit_of_work() as database:
+            with _attached(database, store.path), database.transaction():
+                database.execute("offer/copy_published")
+            database.checkpoint()  # the copy is its file alone
         sync(aside)
         aside.replace(target)
     except OSError as error:

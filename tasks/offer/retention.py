@@ -61,5 +61,5 @@ def _delete(store: Store, horizon: Horizon, find: str, delete: str) -> list[str]
             if old.num_rows:
                 database.execute(delete, tables={"old_runs": old})
         if old.num_rows:
-            database.execute("offer/reclaim_space")
+            database.checkpoint()  # gives the blocks of deleted rows back to the file
     return [str(run_id) for run_id in old.column("run_id").to_pylist()]

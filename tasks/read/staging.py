@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.database import Database, DatabaseLimits, open_database
+from tasks.database import Database, DatabaseLimits, open_scratch
 from tasks.environment import ROOT
 from tasks.read.candidates import (
     CandidateLimits,
@@ -150,7 +150,7 @@ def stage_input(
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with open_database(folder / "staging.duckdb", database_limits) as database:
+    with open_scratch(folder / "staging.duckdb", database_limits) as database:
         database.execute("stage/create_rows")
         _stage_rows(database, found, encoder, limits)
         match_candidates(database, found.inputs, limits)
@@ -162,9 +162,7 @@ def stage_input(
         _quarantine_documents(database, reasons)
         database.execute("stage/stage_queries")
         _write_candidates(database, folder)
-        staged = _open_staged(database, folder)
-    (folder / "staging.duckdb").unlink()
-    return staged
+        return _open_staged(database, folder)
 
 
 def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:

@@ -1,10 +1,12 @@
 """Every case of the dirty collection leads to what its manifest says: error, quarantine or accept.
 
-An error stops before an engine could start. What is taken is also run to its end, on the real night but for the engine
+An error stops before an engine was asked, and before one could start unless it lies in the passages themselves, which
+are read while the model loads. What is taken is also run to its end, on the real night but for the engine
 child, which answers at once: every list is then a permutation of its remaining candidates.
 """
 
 import json
+import os
 import re
 from collections import Counter, defaultdict
 from datetime import date
@@ -18,6 +20,7 @@ from tasks.night.request import NightRequest, prepare_night
 from tasks.night.runs import store_of
 from tests.conftest import find_test_data
 from tests.makers import make_settings
+from tests.night.test_night import engines_of
 from tests.unit.test_reading import stage
 
 SOURCES = ("queries", "documents", "candidates")
@@ -86,6 +89,8 @@ EXPECTED_NOTES = {
     "documents/duplicate_id_same_text.parquet": {"duplicate documents": 1},
 }
 
+FOUND_IN_PASSAGES = {"files/silent_corruption.parquet"}
+
 SAME_AS_BASE = re.compile(
     r"extra_columns|pandas_index|large_string|dictionary|duplicate_(id|pair)_same|int_ids|rank_int64|rank_missing|score_|"
     r"unsorted|nested.parquet|hive|drift_|codecs|column_order"
@@ -124,7 +129,9 @@ def test_a_messy_input_ends_as_an_error_before_the_engine_or_as_a_complete_run(
     if item["expect"] == "error":
         with pytest.raises(InputError):
             run_night(prepare_night(request))
-        assert not list(tmp_path.rglob("*.engine.log"))
+        assert bool(list(tmp_path.rglob("*.engine.log"))) == (item["path"] in FOUND_IN_PASSAGES)
+        assert engines_of(os.getpid()) == []
+        assert not list(tmp_path.rglob("batches.parquet"))
         return
 
     prepared = prepare_night(request)

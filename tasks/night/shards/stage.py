@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import StoreError
+from tasks.files.durable import write_whole
 from tasks.keep.fingerprints import library_versions
 from tasks.keep.shards import ShardFolder, ShardOrder, ShardRecord, queries_of, slowest_forecast, sum_notes
-from tasks.keep.spool import Spool, write_whole
+from tasks.keep.spool import Spool
 from tasks.keep.store import OWN_WAIT_S, Store
 from tasks.keep.tables import SCHEMAS
 from tasks.night.outlook import store_actual, store_forecast

@@ -1,0 +1,174 @@
+"""A checkpoint that is cut off at any byte leaves a database that opens and lacks nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks.database import DatabaseLimits, open_database
+from tasks.errors import StoreError
+from tasks.files.rollback_journal import HEADERS_BYTES, journal_of, roll_back
+from tests.makers import ROOT
+
+pytestmark = pytest.mark.fault(63)
+
+LIMITS = DatabaseLimits("200MB", 1, Path("spill"))
+BLOCK_BYTES = 262_144
+PAGE_BYTES = 4096  # the kernel writes at least one, and looks for a SIGKILL between two
+NUM_ROWS = {"before": 5_000, "after": 9_000}
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tasks import database as module
+from tasks.database import DatabaseLimits, open_database
+
+path, moment = Path(sys.argv[1]), sys.argv[2]
+with open_database(path, DatabaseLimits("200MB", 1, path.parent)) as database:
+    database.query_text("insert into nights select range from range(5000, 9000)")
+    if moment == "begun":
+        module.KeptDatabase.execute = lambda *arguments: os._exit(9)
+    database.checkpoint()
+    os._exit(9)
+"""
+
+
+def num_rows(path, *, read_only=True):
+    with open_database(path, LIMITS, read_only=read_only, wait_s=0.1) as database:
+        (row,) = database.query_text("select count(*) as found, sum(night) as total from nights").to_pylist()
+    assert row["total"] == row["found"] * (row["found"] - 1) // 2
+    return row["found"]
+
+
+def extent(path, begin, end=None):
+    return path.read_bytes()[begin:end]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A database whose process was killed when its checkpoint had begun, and the same one when it was through."""
+
+    begun: Path
+    through: Path
+
+    def torn(self, folder, num_new_bytes):
+        """A copy whose checkpoint got so far into the file, all but its headers."""
+        path = folder / "nights.duckdb"
+        for name in self.begun.parent.glob("nights.duckdb*"):
+            shutil.copy(name, folder)
+        old, new = self.begun.read_bytes(), self.through.read_bytes()
+        path.write_bytes(
+            old[:HEADERS_BYTES] + new[HEADERS_BYTES:][:num_new_bytes] + old[HEADERS_BYTES:][num_new_bytes:]
+        )
+        return path
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    whole = tmp_path_factory.mktemp("whole") / "nights.duckdb"
+    with open_database(whole, LIMITS) as database:
+        database.query_text("create table nights as select range as night from range(5000)")
+    paths = []
+    for moment in ("begun", "through"):
+        path = tmp_path_factory.mktemp(moment) / whole.name
+        shutil.copy(whole, path)
+        done = subprocess.run([sys.executable, "-c", KILLED, path, moment], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 9, done.stderr
+        paths.append(path)
+    return Cut(*paths)
+
+
+def test_the_fault_is_there_a_block_with_metadata_is_overwritten_before_the_header(cut, tmp_path):
+    torn = cut.torn(tmp_path, PAGE_BYTES)
+    journal_of(torn).unlink()
+
+    with pytest.raises(duckdb.Error, match="computed checksum .* in block at location 12288"):
+        duckdb.connect(str(torn), read_only=True)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    num_new_bytes=st.integers(0, 8 * PAGE_BYTES) | st.integers(0, 6 * BLOCK_BYTES),
+    read_only=st.booleans(),
+)
+def test_wherever_a_checkpoint_is_cut_off_nothing_is_lost(cut, tmp_path_factory, num_new_bytes, read_only):
+    torn = cut.torn(tmp_path_factory.mktemp("torn"), num_new_bytes)
+
+    assert num_rows(torn, read_only=read_only) == NUM_ROWS["after"]  # its log is still there
+
+    assert not journal_of(torn).exists()
+    assert num_rows(torn) == NUM_ROWS["after"]
+
+
+def test_what_was_put_back_is_told(cut, tmp_path, caplog):
+    torn = cut.torn(tmp_path, PAGE_BYTES)
+
+    num_rows(torn)
+
+    assert "a checkpoint was cut off: 1 blocks were put back from" in caplog.text
+
+
+def test_a_checkpoint_that_came_to_its_end_is_not_taken_back(cut, tmp_path, caplog):
+    path = tmp_path / "nights.duckdb"
+    shutil.copy(cut.through, path)
+    shutil.copy(journal_of(cut.begun), journal_of(path))  # killed before it could be deleted
+
+    assert num_rows(path) == NUM_ROWS["after"]
+
+    assert not journal_of(path).exists()
+    assert caplog.text == ""
+
+
+def test_a_journal_whose_database_was_moved_away_is_nobodys(cut, tmp_path):
+    path = tmp_path / "nights.duckdb"
+    shutil.copy(journal_of(cut.begun), journal_of(path))
+
+    with open_database(path, LIMITS) as database:
+        database.query_text("create table nights as select range as night from range(3)")
+
+    assert num_rows(path) == 3
+    assert not journal_of(path).exists()
+
+
+def test_no_journal_and_no_log_stay_behind_a_unit_of_work(cut, tmp_path):
+    path = tmp_path / "nights.duckdb"
+    shutil.copy(cut.through, path)
+
+    with open_database(path, LIMITS) as database:
+        database.query_text("insert into nights values (9000)")
+
+    assert [each.name for each in tmp_path.iterdir()] == ["nights.duckdb"]
+    assert num_rows(path) == NUM_ROWS["after"] + 1
+
+
+def test_a_journal_is_left_alone_while_another_process_has_the_file(cut, tmp_path):
+    torn = cut.torn(tmp_path, 0)
+    code = f"import duckdb; held = duckdb.connect({str(torn)!r}, read_only=True); print('open', flush=True); input()"
+    words = [sys.executable, "-c", code]
+    with ExitStack() as ended, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        ended.callback(reader.kill)
+        assert reader.stdout.readline() == b"open\n"
+
+        assert not roll_back(torn)
+        with pytest.raises(StoreError, match="a checkpoint that was cut off is held elsewhere"):
+            num_rows(torn)
+
+    assert num_rows(torn) == NUM_ROWS["after"]
+
+
+def test_a_damaged_journal_stops_the_command_and_stays(cut, tmp_path):
+    torn = cut.torn(tmp_path, PAGE_BYTES)
+    os.truncate(journal_of(torn), 100)
+
+    with pytest.raises(StoreError, match=r"nights\.duckdb: a checkpoint was cut off, and .* nights.duckdb.journal"):
+        num_rows(torn)
+
+    assert journal_of(torn).stat().st_size == 100
