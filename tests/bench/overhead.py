@@ -5,7 +5,7 @@
 The engine is the fake one behind the real child: a batch of four prompts takes it --batch-s. The night is run as `packrank
 run` runs it, a flow on a private server, and, in turn, plainly (`--no-prefect`). Night: from the run's row to published;
 Prefect's and the server's start, some 15 s, lie before that, the report behind it. DuckDB's share: the seconds inside its calls
-(staging, loads, checks, publishing, checkpoints at closing), those beside a working engine included.
+(staging, loads, checks, publishing, checkpoints), those beside a working engine included.
 Prefect's share, twice: the seconds in its client's HTTP calls on the flow's main thread, and the two nights' difference.
 Calls of Prefect's own threads (logs, events) cost the night only processor time, which the difference has in it.
 """
@@ -142,7 +142,7 @@ def run_night(how: str, config: Path) -> None:
 
 
 def _watch_statements(spans: _Spans) -> None:
-    """Opening, statements, fetching, commits, and closing, at which DuckDB writes a checkpoint."""
+    """Opening, statements, fetching, commits, checkpoints with their journals, and closing."""
     from tasks import database
 
     def timed(call):
@@ -161,14 +161,15 @@ def _watch_statements(spans: _Spans) -> None:
         def __getattr__(self, name: str) -> Any:
             return timed(getattr(self._connection, name))
 
-    connect, stream = database._connect, database.Database.stream
+    connected, stream = database._connected, database.Database.stream
 
     def watched_stream(*arguments: Any, **keywords: Any):
         batches = stream(*arguments, **keywords)
         while (batch := timed(next)(batches, None)) is not None:
             yield batch
 
-    database._connect = lambda *arguments, **keywords: Watched(timed(connect)(*arguments, **keywords))
+    database._connected = lambda *arguments, **keywords: Watched(timed(connected)(*arguments, **keywords))
+    database.KeptDatabase.checkpoint = timed(database.KeptDatabase.checkpoint)
     database.Database.query_text = timed(database.Database.query_text)
     database.Database.stream = watched_stream
 
