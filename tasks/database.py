@@ -138,7 +138,7 @@ class KeptDatabase(Database):
         with journaled(self._path, self._descriptor, extents):
             self.execute("run/checkpoint")
 
-    def leave_log(self) -> None:
+    def empty_log(self) -> None:
         """Makes a checkpoint if there is something in the log; a failure is told, since nothing is lost by it."""
         if not self._path.with_name(f"{self._path.name}.wal").exists():
             return
@@ -183,7 +183,7 @@ def open_database(
         opened.callback(connection.close)
         database = KeptDatabase(connection, path, descriptor)
         if not read_only:
-            opened.callback(database.leave_log)
+            opened.callback(database.empty_log)
         yield database
 
 
