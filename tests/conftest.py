@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from tests.makers import FAKE_VLLM, ROOT, SAMPLE_MODEL, make_model_folder
 
 settings.register_profile("packrank", deadline=None)  # a busy machine is no failure
 settings.load_profile("packrank")
+
+
+def pytest_configure() -> None:
+    """A shell ignores SIGINT in what it runs in the background, and then so would each command that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
