@@ -4,18 +4,16 @@
         [--repeats 3] [--queries 200] [--shortest 20] [--longest 200] [--passage-tokens 64] [--set section.key=value ...]
 
 Makespan: from an engine that is ready to the last commit, rounds waited for, answers parsed, rows loaded. Bare: the same
-prompts, with the same sampling parameters, in one call of a fresh engine. Nights and bare calls take turns, and a night is
-held against the mean of the calls before and after it: a machine's speed moves within minutes. The fake engine sleeps a + b * tokens +
-c * sequences in each step (--step-cost, seconds), so its figures say what the order of prompts and the host cost; the
-real one is asked a tenth: --engine real --queries 20 --passage-tokens 24.
+prompts, with the same sampling parameters, in one call of an engine of its own. Nights and bare calls take turns, and a
+night is held against the mean of the calls before and after it: a machine's speed moves within minutes. The fake engine
+sleeps a + b * tokens + c * sequences in each step (--step-cost, seconds), so its figures say what the order of prompts
+and the host cost; the real one is asked a tenth: --engine real --queries 20 --passage-tokens 24.
 """
 
 import argparse
-import json
 import os
 import statistics
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,7 +53,7 @@ def bench(asked: argparse.Namespace):
             for driver in asked.drivers or [None]:
                 driven = {} if driver is None else {"packing.driver": driver}
                 chosen = values | driven | {"strategy.decode_mode": mode} | overrides_from(asked.set, Path.cwd())
-                seen = list(_in_turn(chosen, [folder / f"{mode}-{driver}-{number}" for number in range(asked.repeats)]))
+                seen = list(_in_turn(chosen, folder / f"{mode}-{driver}", asked.repeats))
                 rows.append({"mode": mode, "driver": driver or "default"} | _medians(seen))
     shown = {name: getattr(asked, name) for name in ("engine", "repeats", "queries", "step_cost", "num_gpu_blocks")}
     if asked.engine == "real":
@@ -69,27 +67,21 @@ def _values(asked: argparse.Namespace) -> dict[str, Any]:
     return engine | sizes | {"strategy.window_size": 20, "strategy.stride": 10}
 
 
-def _in_turn(values: dict[str, Any], folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    around: list[float] = []
-    for folder in folders:
-        one = _one(values, folder)
-        around = [*around[-1:], one["bare_s"]]
-        one["ratio"] = one["makespan_s"] / statistics.fmean(around)
-        print(json.dumps(one), file=sys.stderr)  # a bench that is stopped has told what it knew
-        yield one
-
-
-def _one(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The night on an engine that has ranked one query before, then the bare call on a fresh one."""
+def _in_turn(values: dict[str, Any], folder: Path, repeats: int) -> Iterator[dict[str, Any]]:
+    """Nights and bare calls, on two engines that are there at once and have answered one query each before."""
+    nights = [recording(prepare(folder / f"night{number}", values)) for number in range(repeats)]
     warm = prepare(folder / "warm", values | _one_query(folder / "warm" / "inputs"))
-    prepared, prompts = recording(prepare(folder / "night", values))
-    options = options_of(prepared, folder)
-    with engine_on_demand(options, 1, lambda _: None) as engine:
+    options = options_of(warm, folder)
+    around: list[float] = []
+    with engine_on_demand(options, 1, lambda _: None) as engine, BareEngine(options, folder) as bare:
         rank_night(warm, engine)
-        ranked = rank_night(prepared, engine)
-    with BareEngine(options, folder) as engine:
-        (bare,) = engine.time([BareCalls("bare", prompts, [range(len(prompts))])]).values()
-    return asdict(ranked) | {"prompts": len(prompts), "bare_s": bare["s"]}
+        for prepared, prompts in nights:
+            engine.reset_prefix_cache()
+            ranked = rank_night(prepared, engine)
+            (called,) = bare.time([BareCalls("bare", prompts, [range(len(prompts))])]).values()
+            around = [*around[-1:], called["s"]]
+            ratio = ranked.makespan_s / statistics.fmean(around)
+            yield asdict(ranked) | {"prompts": len(prompts), "bare_s": called["s"], "ratio": ratio}
 
 
 def _one_query(folder: Path) -> dict[str, str]:
