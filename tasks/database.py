@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tasks.environment import ROOT
 from tasks.errors import StoreError, first_line
-from tasks.files.rollback_journal import HEADERS_BYTES, Extent, journaled, roll_back
+from tasks.files.rollback_journal import HEADERS_BYTES, Extent, journal_of, journaled, roll_back
 
 SQL_FOLDER = ROOT / "sql"
 STORAGE_VERSION = "v2.0.0"  # of new files, also under a later DuckDB; older ones take a stale log for their own
@@ -139,8 +139,11 @@ class KeptDatabase(Database):
             self.execute("run/checkpoint")
 
     def empty_log(self) -> None:
-        """Makes a checkpoint if there is something in the log; a failure is told, since nothing is lost by it."""
-        if not self._path.with_name(f"{self._path.name}.wal").exists():
+        """Makes a checkpoint if there is something in the log; a failure is told, since nothing is lost by it.
+
+        None after one that failed: its journal would be written anew, from blocks that it may have overwritten.
+        """
+        if journal_of(self._path).exists() or not self._path.with_name(f"{self._path.name}.wal").exists():
             return
         try:
             self.checkpoint()

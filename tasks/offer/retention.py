@@ -55,11 +55,8 @@ def delete_old_windows(store: Store, horizon: Horizon) -> str:
 
 def _delete(store: Store, horizon: Horizon, find: str, delete: str) -> list[str]:
     """Runs two SQL files in one transaction: which runs are old, and what of them goes; returns them."""
-    with store.unit_of_work() as database:
-        with database.transaction():
-            old = database.query(find, horizon.parameters())
-            if old.num_rows:
-                database.execute(delete, tables={"old_runs": old})
+    with store.unit_of_work() as database, database.transaction():
+        old = database.query(find, horizon.parameters())
         if old.num_rows:
-            database.checkpoint()  # gives the blocks of deleted rows back to the file
+            database.execute(delete, tables={"old_runs": old})
     return [str(run_id) for run_id in old.column("run_id").to_pylist()]

@@ -48,7 +48,7 @@ def num_rows(path, *, read_only=True):
     return row["found"]
 
 
-def extent(path, begin, end=None):
+def extent(path, begin, end):
     return path.read_bytes()[begin:end]
 
 
@@ -146,6 +146,28 @@ def test_no_journal_and_no_log_stay_behind_a_unit_of_work(cut, tmp_path):
         database.query_text("insert into nights values (9000)")
 
     assert [each.name for each in tmp_path.iterdir()] == ["nights.duckdb"]
+    assert num_rows(path) == NUM_ROWS["after"] + 1
+
+
+def test_the_journal_of_a_checkpoint_that_failed_stays_until_the_next_opening(cut, tmp_path, monkeypatch):
+    path = tmp_path / "nights.duckdb"
+    shutil.copy(cut.through, path)
+
+    def tears(_):
+        with path.open("r+b") as stream:
+            stream.seek(HEADERS_BYTES)
+            stream.write(b"x" * PAGE_BYTES)
+        raise StoreError("input/output error")
+
+    with open_database(path, LIMITS) as database:
+        database.query_text("insert into nights values (9000)")
+        before = extent(path, HEADERS_BYTES, HEADERS_BYTES + BLOCK_BYTES)
+        with monkeypatch.context() as disk:
+            disk.setattr(database, "execute", tears)
+            with pytest.raises(StoreError, match="input/output"):
+                database.checkpoint()
+
+    assert before in journal_of(path).read_bytes()
     assert num_rows(path) == NUM_ROWS["after"] + 1
 
 
