@@ -1,6 +1,7 @@
 """A night of a deployment that failed or crashed tells so: one JSON document, POSTed to `[night] alert_url`.
 
     on_failure -> tell_of_failure, in the flow's process      on_crashed -> tell_of_crash, in the worker's
+    server gone -> tell_without_prefect, in the flow's process
 
 Prefect calls both by the names of their parameters. They never raise: an alert that cannot be delivered is one warning
 in the flow run's log, which shows the URL's host only. A run that somebody started by hand with `packrank run` has its
@@ -13,22 +14,26 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from prefect import Flow, State
 from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
-from prefect.states import get_state_exception
+from prefect.states import Failed, get_state_exception
 from prefect.utilities.callables import get_parameter_defaults
 
-from tasks.environment import checkout_path
-from tasks.errors import AlreadyRunning, CheckFailed, ConfigError, InputError, PackrankError, first_line
-from tasks.night.runs import fail_crashed_run, find_run_of_flow_run
-from tasks.redaction import hide_url_secrets
+from flows.messenger import current_flow_run
 from tasks.settings import NightSettings, alert_settings, load_settings
+from tasks.store.night_store import store_at
+from tasks.store.runs import Runs
+from tasks.system.environment import checkout_path
+from tasks.system.errors import AlreadyRunning, CheckFailed, ConfigError, InputError, PackrankError, first_line
+from tasks.system.redaction import hide_url_secrets
 
 TIMEOUT_S = 5.0
 
@@ -48,7 +53,7 @@ class Alert:
     name: str  # of the series
     night: str  # logical date
     state: str  # Prefect's name of it
-    kind: str  # settings, input, checks, locked, failed; crashed: its process was killed or told to stop
+    kind: str  # settings, input, checks, locked, failed; crashed: its process is gone; missing: see require_published
     message: str  # one line
     flow_run_id: str
     host: str
@@ -65,6 +70,61 @@ def tell_of_failure(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> No
 def tell_of_crash(flow: Flow[Any, Any], flow_run: FlowRun, state: State) -> None:
     """Ends the row of the run whose process is gone, and sends the alert."""
     _tell(flow, flow_run, state, "crashed", first_line(Exception(state.message or "the process is gone")))
+
+
+def moment_of(flow_run: FlowRun) -> datetime:
+    """The moment that says which night a flow run means: its first start, so that a retry keeps its night.
+
+    Never before it was due: a worker whose clock is behind the server's would take the night before.
+    """
+    first_start = flow_run.start_time or datetime.now(UTC)
+    return max(first_start, flow_run.expected_start_time or first_start)
+
+
+def tell_without_prefect(error: Exception) -> None:
+    """Sends the alert of the current flow run, whose end its server cannot be told: it will run no hook."""
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow is not None
+    _tell(context.flow, current_flow_run(), Failed(), kind_of(error), message_of(error))
+
+
+def require_published(config: Path, night: date | None, overrides: Mapping[str, object]) -> str:
+    """The run_id of a night that is published; one that is not is alerted of: for a clock, at the hour it must be.
+
+    Args:
+        config: the night's settings file.
+        night: logical date; the schedule's last fire time if not given.
+        overrides: section.key -> value over the settings.
+
+    Raises:
+        PackrankError: it is not published; what was told, and whether the alert was delivered.
+        ConfigError: the settings cannot be read, or the file of the alerts' URL cannot.
+    """
+    settings = load_settings(config, overrides)
+    night = night or settings.night.night_at(datetime.now(UTC))
+    with store_at(settings.database_path, settings.store).runs() as runs:
+        run = None if runs is None else runs.find_of_night(settings.night.name, night)
+    if run is not None and run.status == "published":
+        return run.run_id
+    told = "there is no run" if run is None else f"run {run.run_id} is {run.status}"
+    message = f"{settings.night.name}: night {night} is not published: {told}."
+    url = settings.night.find_alert_url()
+    if url is not None:
+        alert = Alert(
+            run_id=None if run is None else run.run_id,
+            name=settings.night.name,
+            night=night.isoformat(),
+            state="Missing" if run is None else run.status,
+            kind="missing",
+            message=message,
+            flow_run_id="",
+            host=socket.gethostname(),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        trouble = send(alert, url)
+        message = f"{message} {trouble or 'The alert was delivered.'}"
+    raise PackrankError(message)
 
 
 def kind_of(error: BaseException) -> str:
@@ -124,10 +184,11 @@ def _tell(flow: Flow[Any, Any], flow_run: FlowRun, state: State, kind: str, mess
         logger.info("the alert names no run: %s", message_of(error))
     try:
         night = alert_settings(checkout_path(parameters["config"]))
+        url = night.find_alert_url()
     except PackrankError as error:
         logger.warning("no alert was sent: %s", message_of(error))
         return
-    if night.alert_url is None:
+    if url is None:
         return
     alert = Alert(
         run_id=run_id,
@@ -140,7 +201,7 @@ def _tell(flow: Flow[Any, Any], flow_run: FlowRun, state: State, kind: str, mess
         host=socket.gethostname(),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    trouble = send(alert, night.alert_url.get_secret_value())
+    trouble = send(alert, url)
     if trouble is not None:
         logger.warning(trouble)
 
@@ -148,12 +209,16 @@ def _tell(flow: Flow[Any, Any], flow_run: FlowRun, state: State, kind: str, mess
 def _find_run(parameters: Mapping[str, Any], flow_run_id: str, *, is_crashed: bool) -> str | None:
     """The flow run's run; of a crashed one its row is ended."""
     settings = load_settings(checkout_path(parameters["config"]), parameters["overrides"])
-    run_id = find_run_of_flow_run(settings, flow_run_id)
-    if run_id is not None and is_crashed:
-        fail_crashed_run(settings, flow_run_id)
-    return run_id
+    store = store_at(settings.database_path, settings.store)
+    with store.runs() as runs:
+        run = None if runs is None else runs.find_of_flow_run(flow_run_id)
+    if run is None:
+        return None
+    if is_crashed:  # for those who look before the next start
+        store.write(lambda database: Runs(database).fail_crashed(flow_run_id))
+    return run.run_id
 
 
 def _night_of(parameters: Mapping[str, Any], night: NightSettings, flow_run: FlowRun) -> str:
     given = parameters["night"]
-    return str(given) if given else night.night_at(flow_run.start_time or datetime.now(UTC)).isoformat()
+    return str(given) if given else night.night_at(moment_of(flow_run)).isoformat()

@@ -1,78 +1,88 @@
-"""The night as a Prefect flow: `nightly-rerank`. Every step is a function of `tasks.night`; this file only orders them.
+"""The night as a Prefect flow, `nightly-rerank`: every step is a function of `tasks.nightly`, put in order here.
 
 Prefect sees whole stages as tasks and one progress bar; batches are rows in DuckDB, not task runs.
 """
 
 import logging
-from datetime import date
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from prefect import State, flow, get_run_logger, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed
 from pydantic import Field
 
-from flows.alerts import tell_of_crash, tell_of_failure
-from flows.progress import ProgressArtifact, TerminalBar
+from flows.alerts import moment_of, tell_of_crash, tell_of_failure, tell_without_prefect
+from flows.messenger import Messenger, ProgressArtifact, current_flow_run, ends_without_prefect
+from flows.progress import TerminalBar
 from flows.shard import ShardRuns
-from tasks.environment import checkout_path
-from tasks.errors import AlreadyInProgress
-from tasks.judge.report import report_night as write_page
-from tasks.judge.summary import summarise, to_markdown
-from tasks.night.night import Night, open_night
-from tasks.night.plan import CacheAssumption, plan_night
-from tasks.night.request import NightRequest, PreparedNight, prepare_night
+from tasks.nightly.night import Night, in_turn, open_night, run_stages
+from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
+from tasks.report.run_report import report_night as write_page
+from tasks.report.summary import summarise
+from tasks.report.summary_tables import to_markdown
+from tasks.settings import alert_settings
+from tasks.system.environment import checkout_path
+from tasks.system.errors import AlreadyInProgress, PackrankError, first_line
+from tasks.tools.plan import CacheAssumption, plan_night
 
+ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"  # a server checks a parameter's pattern, not its format
 SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 
-
-@task(name="stage", cache_policy=NO_CACHE, persist_result=False)
-def stage_night(night: Night) -> None:
-    """Reads, checks and lays out the input."""
-    night.stage(starts_engine=True)
+logger = logging.getLogger("tasks.nightly")  # Prefect shows what is below `tasks`
 
 
-@task(name="rank", cache_policy=NO_CACHE, persist_result=False)
-def rank_night(night: Night, shards: ShardRuns) -> None:
-    """Asks the engine, batch by batch, or has the shards do so."""
-    artifact = ProgressArtifact(night.run_id)
+def rank_night(night: Night, shards: ShardRuns, messenger: Messenger) -> None:
+    """Ranks, and shows how far it is."""
+    artifact = ProgressArtifact(messenger, night.run_id)
     with TerminalBar(night.run_id, night.unit) as bar:
         night.rank(bar.update, artifact.update, run_shards=shards)
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_night(night: Night) -> None:
-    """Measures both orders against judgments, where there are some."""
-    night.evaluate()
-
-
-@task(name="check", cache_policy=NO_CACHE, persist_result=False)
-def check_night(night: Night) -> None:
-    """Holds the result against the checks, and stores what they found."""
-    night.check()
-
-
-@task(name="publish", cache_policy=NO_CACHE, persist_result=False)
-def publish_night(night: Night) -> None:
-    """Shows the result in latest_scores, if that was asked for and the checks passed."""
-    night.publish()
-
-
-@task(name="report", cache_policy=NO_CACHE, persist_result=False)
-def report_night(night: Night) -> None:
-    """Writes the run's tables as an artifact, and its page, which another artifact links to."""
-    create_markdown_artifact(to_markdown(summarise(night.store, night.run_id)), key=SUMMARY_KEY)
+def report_night(night: Night, messenger: Messenger) -> None:
+    """Shows the run's tables as an artifact, and its page, which another artifact links to; never a reason to fail."""
+    try:
+        messenger.send_text(SUMMARY_KEY, to_markdown(summarise(night.store, night.run_id)), night.run_id)
+    except Exception as error:
+        logger.warning("run_id=%s its tables are not shown: %s", night.run_id, first_line(error))
     page = write_page(night.store, night.run_id, night.prepared.settings.inputs)
     if page is not None:
-        create_link_artifact(page.as_uri(), str(page), key=PAGE_KEY, description="One page, on the worker's disk")
+        messenger.send_text(PAGE_KEY, f"[{page}]({page.as_uri()})", f"{night.run_id}: one page, on the worker's disk")
 
 
-@flow(name="nightly-rerank", persist_result=False, on_failure=[tell_of_failure], on_crashed=[tell_of_crash])
+def as_task(name: str, stage: Callable[[], None]) -> None:
+    """Runs a stage as a Prefect task of its name."""
+
+    @task(name=name, cache_policy=NO_CACHE, persist_result=False)
+    def run() -> None:
+        stage()
+
+    run()
+
+
+def _flow_run_name() -> str:
+    """Names the series and the night, so that lists of flow runs can be read."""
+    asked = flow_run.parameters
+    try:
+        night = alert_settings(checkout_path(asked["config"]))
+    except PackrankError:  # the flow itself tells what is wrong with its settings
+        return f"{asked['config']} {asked['night'] or ''}".rstrip()
+    return f"{night.name} {asked['night'] or night.night_at(datetime.now(UTC))}"
+
+
+@flow(
+    name="nightly-rerank",
+    flow_run_name=_flow_run_name,
+    persist_result=False,
+    on_failure=[tell_of_failure],
+    on_crashed=[tell_of_crash],
+)
 def nightly_rerank(
     config: str = "configs/sample.toml",
-    night: date | None = None,
+    night: Annotated[date | None, Field(json_schema_extra={"pattern": ISO_DATE})] = None,
     limit_queries: Annotated[int, Field(ge=1)] | None = None,
     dry_run: bool = False,
     publish: bool = False,
@@ -80,10 +90,11 @@ def nightly_rerank(
     full: bool = False,
     requeue: bool = False,
     overrides: dict[str, Any] | None = None,
-) -> str | State[Any]:
-    """Reranks one night's candidates and returns the run_id.
+    wait: bool = True,
+) -> State[Any]:
+    """Reranks one night's candidates; the end's message is the run_id.
 
-    A deployment's run that finds this very night in progress is Cancelled, as by the deployment's limit.
+    A deployment's run that finds this very night in progress ends as Refused, a kind of Cancelled.
 
     Args:
         config: settings file; a relative path is taken from the checkout.
@@ -95,6 +106,7 @@ def nightly_rerank(
         full: rank every query, also those that the last published night ranked on the same texts.
         requeue: repeat a finished run, as -r2, but ask only what it set aside or could not rank.
         overrides: settings by dotted path, such as {"strategy.window_size": 10}.
+        wait: for another run that holds the database to end; false: fail then.
     """
     logging.getLogger("tasks").setLevel(logging.INFO)
     request = NightRequest(
@@ -108,28 +120,25 @@ def nightly_rerank(
         requeue=requeue,
         overrides=overrides or {},
     )
-    prepared = prepare_night(request)
-    if dry_run:
-        get_run_logger().info(to_markdown(plan_night(prepared, CacheAssumption())))
-        return prepared.base_run_id
-    try:
-        return rank_prepared(prepared, ShardRuns(config, prepared.night, overrides or {}))
-    except AlreadyInProgress as told:
-        if deployment.id is None:
-            raise  # a command's exit code says that it did nothing
-        return Cancelled(message=str(told))
+    with ends_without_prefect(tell_without_prefect):
+        prepared = prepare_night(request, moment_of(current_flow_run()))
+        if dry_run:
+            get_run_logger().info(to_markdown(plan_night(prepared, CacheAssumption())))
+            return Completed(message=prepared.base_run_id)
+        shards = ShardRuns(config, prepared.night, overrides or {})
+        try:
+            run_id = in_turn(request, prepared, lambda each: rank_prepared(each, shards), waits=wait)
+        except AlreadyInProgress as told:
+            if current_flow_run().deployment_id is None:
+                raise  # a command's exit code says that it did nothing
+            return Cancelled(name="Refused", message=str(told))
+        return Completed(message=run_id)
 
 
 def rank_prepared(prepared: PreparedNight, shards: ShardRuns) -> str:
     """The stages of a night, each a task, as far as they are not done."""
-    with open_night(prepared, flow_run.id) as opened:
-        if not opened.is_ranked:
-            stage_night(opened)
-            rank_night(opened, shards)
-        if not opened.is_done:
-            evaluate_night(opened)
-            check_night(opened)
-            publish_night(opened)
-        report_night(opened)
-        opened.conclude()
-    return opened.run_id
+    with Messenger() as messenger, open_night(prepared, str(current_flow_run().id)) as night:
+        run_stages(night, partial(rank_night, night, shards, messenger), as_task)
+        as_task("report", partial(report_night, night, messenger))
+        night.conclude()
+    return night.run_id

@@ -1,20 +1,16 @@
-"""How far a night is, for people: a bar on a terminal, and a progress artifact in Prefect.
+"""How far a night is, for people at a terminal: a bar, told `(done, in all)`, of windows as a rule.
 
-Both are told `(done, in all)`, of windows as a rule. Knows nothing of what a window is.
+Knows nothing of what a window is. `flows.messenger` has Prefect's bar.
 """
 
 import sys
-import time
 from types import TracebackType
 from typing import Self
-from uuid import UUID
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tasks.redaction import printable
-
-UPDATE_EVERY_S = 5.0  # an artifact update takes 6 ms of the night, and the page need not be faster
+from tasks.system.redaction import printable
 
 
 class TerminalBar:
@@ -44,25 +40,3 @@ class TerminalBar:
     def update(self, done: int, total: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=done, total=total)
-
-
-class ProgressArtifact:
-    """A bar on the flow run's page; must be used inside a flow or task run."""
-
-    def __init__(self, description: str) -> None:
-        from prefect.artifacts import create_progress_artifact
-
-        artifact_id = create_progress_artifact(progress=0.0, key="progress", description=description)
-        assert isinstance(artifact_id, UUID), type(artifact_id)
-        self._artifact_id = artifact_id
-        self._updated_at = time.monotonic()
-
-    def update(self, done: int, total: int) -> None:
-        """Moves the bar, at most every few seconds, and at the end."""
-        from prefect.artifacts import update_progress_artifact
-
-        now = time.monotonic()
-        if done < total and now - self._updated_at < UPDATE_EVERY_S:
-            return
-        self._updated_at = now
-        update_progress_artifact(self._artifact_id, progress=100.0 * done / total)

@@ -4,33 +4,33 @@ from datetime import date
 from typing import Any
 
 from prefect import flow, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.progress import ProgressArtifact, TerminalBar
-from tasks.environment import checkout_path
-from tasks.judge.summary import to_markdown
-from tasks.study.arms import Study, StudyRequest, run_study
-from tasks.study.claims import read_findings
-from tasks.study.page import write_study_page
+from flows.messenger import Messenger, ProgressArtifact, ends_without_prefect
+from flows.progress import TerminalBar
+from tasks.report.summary_tables import to_markdown
+from tasks.study.arm_runs import Study, StudyRequest, run_study
+from tasks.study.claims.findings import read_findings
+from tasks.study.study_page import write_study_page
+from tasks.system.environment import checkout_path
 
 CLAIMS_KEY, PAGE_KEY = "study-claims", "study-page"
 
 
 @task(name="arms", cache_policy=NO_CACHE, persist_result=False)
-def run_arms(request: StudyRequest) -> Study:
+def run_arms(request: StudyRequest, messenger: Messenger) -> Study:
     """Runs every arm that is not complete."""
-    artifact = ProgressArtifact(request.config.stem)
+    artifact = ProgressArtifact(messenger, request.config.stem)
     with TerminalBar(request.config.stem) as bar:
         return run_study(request, bar.update, artifact.update)
 
 
 @task(name="claims", cache_policy=NO_CACHE, persist_result=False)
-def tell_claims(study: Study) -> None:
+def tell_claims(study: Study, messenger: Messenger) -> None:
     """Writes arms, serving benchmark and claims as an artifact, and as a page that is linked as another."""
     findings = read_findings(study)
-    create_markdown_artifact(to_markdown(findings.tables()), key=CLAIMS_KEY)
-    create_link_artifact(write_study_page(findings).as_uri(), key=PAGE_KEY, link_text=f"study {study.name}")
+    messenger.send_text(CLAIMS_KEY, to_markdown(findings.tables()))
+    messenger.send_text(PAGE_KEY, f"[study {study.name}]({write_study_page(findings).as_uri()})")
 
 
 @flow(name="study", persist_result=False)
@@ -44,6 +44,7 @@ def study(
         night: logical date of the arms' runs; today in the file's time zone if not given.
         overrides: section.key -> value over the settings.
     """
-    done = run_arms(StudyRequest(checkout_path(config), night, overrides or {}))
-    tell_claims(done)
-    return done.runs[0].run_id
+    with ends_without_prefect(), Messenger() as messenger:
+        done = run_arms(StudyRequest(checkout_path(config), night, overrides or {}), messenger)
+        tell_claims(done, messenger)
+        return done.runs[0].run_id

@@ -1,46 +1,39 @@
 """Small inputs for tests: Parquet files, settings, tokenizers, model folders. Literal and readable, nothing clever."""
 
 import json
-import os
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors.numpy import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.database import DatabaseLimits
-from tasks.keep.store import NewRun, Store
-from tasks.keep.tables import SCHEMAS
+from tasks.decode import DECODE_MODES
+from tasks.decode.answer import Thinking
+from tasks.prompt.answer_forms import AnswerForm
+from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.prompts import Prompt, PromptBuilder
+from tasks.prompt.templates import PromptTemplate
+from tasks.prompt.tokens import ModelTokens
+from tasks.schedule.windows import Window
+from tasks.store.night_store import Store
+from tasks.store.runs import Run, Runs
+from tasks.store.tables import SCHEMAS
+from tasks.system.database import DatabaseLimits, open_database
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_MODEL = ROOT / "models" / "sample"
-FAKE_VLLM = ROOT / "tests" / "fake_vllm"
+FAKE_VLLM = ROOT / "tests" / "fakes"
 
 WORDS = [
-    "tide",
-    "moon",
-    "bread",
-    "yeast",
-    "river",
-    "stone",
-    "bridge",
-    "cable",
-    "star",
-    "comet",
-    "lens",
-    "light",
-    "seed",
-    "soil",
-    "rain",
-    "bank",
-    "coin",
-    "vote",
-    "law",
-    "court",
+    *("tide", "moon", "bread", "yeast", "river", "stone", "bridge", "cable", "star", "comet"),
+    *("lens", "light", "seed", "soil", "rain", "bank", "coin", "vote", "law", "court"),
 ]
 
 CHATML = (
@@ -108,7 +101,6 @@ def make_settings(folder: Path, model: Path, values: Mapping[str, object] | None
         "prompt.max_query_tokens": 64,
         "engine.model": str(model),
         "engine.max_model_len": 1024,
-        "packing.driver": "generate",
         "checks.canary": "off",  # the fake engine knows nothing of tides
         "store.database": str(folder / "var" / "test.duckdb"),
     }
@@ -127,12 +119,14 @@ def make_model_folder(folder: Path) -> Path:
     """The sample model's small files: enough for prompts and for the fake engine."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
-        os.symlink(SAMPLE_MODEL / name, folder / name)
+        shutil.copyfile(SAMPLE_MODEL / name, folder / name)  # a test that writes here must not write there
     return folder
 
 
 def make_tokenizer(style: str) -> Tokenizer:
-    """A byte-level tokenizer trained here: 'gpt2', 'qwen' (joins punctuation and line breaks) or 'metaspace'.
+    """A tokenizer trained here: byte-level 'gpt2' or 'qwen' (joins punctuation and line breaks), or 'metaspace'.
+
+    'merged' is 'qwen' with one token for "[A", "[B", ... as real ones of that form have.
 
     '<|im_start|>' and '<|im_end|>' are special, '<think>' and '</think>' are added but not special.
     """
@@ -141,7 +135,7 @@ def make_tokenizer(style: str) -> Tokenizer:
     )
     if style == "gpt2":
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    elif style == "qwen":
+    elif style in ("qwen", "merged"):
         split = pre_tokenizers.Split(Regex(QWEN_SPLIT), behavior="isolated")
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, level])
@@ -155,12 +149,19 @@ def make_tokenizer(style: str) -> Tokenizer:
         vocab_size=900, initial_alphabet=alphabet, special_tokens=fallback, show_progress=False
     )
     corpus = [make_text(number, 20) for number in range(60)] + ["[1] > [2] > [3]\n", "What is it?\n\n", "한국어 글\n"]
+    if style == "merged":
+        corpus += [f"[{letter}\n" * 99 for letter in ascii_letters]
     tokenizer.train_from_iterator(corpus, trainer)
     trained = json.loads(tokenizer.to_str())
     tokenizer = Tokenizer.from_str(json.dumps(trained | {"added_tokens": []}))  # byte tokens are plain ones
     tokenizer.add_special_tokens([AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     return tokenizer
+
+
+def fit_builder(tokens: ModelTokens, template: PromptTemplate, chat: ChatTemplate, decode_mode: str) -> PromptBuilder:
+    """The prompts of a decode mode, by its name."""
+    return PromptBuilder(tokens, chat, DECODE_MODES[decode_mode](tokens, template, chat, Thinking()))
 
 
 def make_finished_run(
@@ -176,6 +177,7 @@ def make_finished_run(
     night: date = date(2026, 11, 29),
     is_limited: bool = False,
     failed_checks: Sequence[str] | None = None,
+    input_warnings: Sequence[str] = (),
 ) -> None:
     """A run as a night leaves it, without a night.
 
@@ -191,10 +193,11 @@ def make_finished_run(
         night: its night.
         is_limited: whether it is a trial.
         failed_checks: as its checks left them; not checked if not given.
+        input_warnings: what of the input was not of its night.
     """
     store = Store(database, DatabaseLimits("200MB", 1, database.parent / "spill"))
     store.prepare()
-    run = NewRun(
+    run = Run(
         run_id=run_id,
         name=name,
         night=night,
@@ -203,17 +206,14 @@ def make_finished_run(
         resolved="{}",
         recipe="{}",
         input_digest="0",
-        input_partition=None,
         model="m",
         model_identity="i",
         strategy="sliding",
         decode_mode="first_token",
         versions="{}",
-        git_commit=None,
         host="h",
-        flow_run_id=None,
         is_limited=is_limited,
-        reuse_run_id=None,
+        input_warnings=list(input_warnings),
     )
     rankings = [
         {"run_id": run_id, "query_id": query, "scores_run_id": scores_run_id or run_id, "status": "ranked"}
@@ -229,12 +229,12 @@ def make_finished_run(
     ]
     store.begin_run(run)
     with store.unit_of_work() as opened:
-        opened.execute("load/insert_rankings", tables={"incoming": pa.Table.from_pylist(rankings, SCHEMAS["rankings"])})
+        opened.append("rankings", pa.Table.from_pylist(rankings, SCHEMAS["rankings"]))
         if scores_run_id is None:
-            opened.execute("load/insert_scores", tables={"incoming": pa.Table.from_pylist(scores, SCHEMAS["scores"])})
-        opened.execute("run/finish_run", {"run_id": run_id, "status": status, "error": None})
+            opened.append("scores", pa.Table.from_pylist(scores, SCHEMAS["scores"]))
+        Runs(opened).finish(run_id, status, None)
         if failed_checks is not None:
-            opened.execute("run/note_checks", {"run_id": run_id, "failed_checks": list(failed_checks)})
+            Runs(opened).note_checks(run_id, failed_checks)
 
 
 # Chat templates of the forms that model families have, in words of our own.
@@ -250,6 +250,18 @@ LLAMA3_CHAT = (
     "{{ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
+GPT_OSS_CHAT = (
+    "<|start|>system<|message|>Current date: {{ strftime_now('%Y-%m-%d') }}\n\nReasoning: {{ reasoning_effort or 'medium' }}"
+    "\n\nChannels: analysis, commentary, final.<|end|>{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{% set role, head = 'developer', '# Instructions\n\n' %}"
+    "{% else %}{% set role, head = message['role'], '' %}{% endif %}"
+    "{{ '<|start|>' + role + '<|message|>' + head + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+)
+ZEPHYR_CHAT = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
 ALWAYS_THINKING_CHAT = CHATML.replace("assistant\n'", "assistant\n<think>\n'")
 
 
@@ -264,9 +276,79 @@ def make_tokenizer_folder(folder: Path, style: str, chat: str, *, bos_token: str
     return folder
 
 
+WIDTH = 576  # of the sample model
+LAYER_0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+def make_adapter(folder: Path, *, width: int = 64, layer: int = 0, fill: float = 1.0, **config: Any) -> Path:
+    """A LoRA adapter of one layer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "tiny",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(whole | config))
+    name = LAYER_0.replace(".0.", f".{layer}.")
+    tensors = {
+        name: np.full((4, width), fill, np.float32),
+        name.replace("lora_A", "lora_B"): np.ones((64, 4), np.float32),
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+def make_prompt(prompt_tokens: int, max_tokens: int = 1, number: int = 0) -> Prompt:
+    """A prompt of the given size, in which nothing is said."""
+    ids, form = np.zeros(prompt_tokens, np.int32), AnswerForm(max_tokens)
+    return Prompt(f"q{number}", Window((0, 1)), "permutation", ids, form, 0, "", 0, 0)
+
+
+def make_tiny_model(folder: Path) -> Path:
+    """A Llama of one layer with random weights, a tokenizer made here and ChatML: the CPU engine loads it in seconds."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    make_tokenizer_folder(folder, "gpt2", CHATML)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=make_tokenizer("gpt2").get_vocab_size(with_added_tokens=True),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,  # of 32 dimensions: the CPU engine takes no fewer
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def store_at(database: Path) -> Store:
+    """The store of a database file."""
+    return Store(database, DatabaseLimits("200MB", 1, database.parent / "spill"))
+
+
+def rows(database: Path, *statements: str) -> list[dict[str, Any]]:
+    """Runs the statements on a database file; returns the rows of the last."""
+    with store_at(database).unit_of_work() as opened:
+        for statement in statements:
+            told = opened.query_text(statement)
+    return told.to_pylist()
+
+
+def read_rows(database: Path, statement: str) -> list[dict[str, Any]]:
+    """Rows of a database file that somebody else may have open, too."""
+    with open_database(database, store_at(database).limits, read_only=True, wait_s=5.0) as opened:
+        found: list[dict[str, Any]] = opened.query_text(statement).to_pylist()
+    return found
+
+
 def select(prepared: Any, statement: str) -> list[dict[str, Any]]:
     """Rows of a prepared night's database."""
-    from tasks.night.runs import store_of
+    from tasks.nightly.run_choice import store_of
 
     with store_of(prepared).unit_of_work() as database:
         rows: list[dict[str, Any]] = database.query_text(statement).to_pylist()
@@ -281,7 +363,8 @@ def value(prepared: Any, statement: str) -> Any:
 
 
 def asked(log: Path) -> list[dict[str, Any]]:
-    """What the fake engine was asked: none where it never was."""
+    """What the fake engine was asked: nothing where it never was; the line that it is writing does not count."""
     if not Path(log).exists():
         return []
-    return [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
+    whole, _, _ = Path(log).read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]

@@ -1,5 +1,9 @@
--- Canaries of which the irrelevant passage was above the other one, or level with it. pair | num_offending: 1
-select pair, 1 as num_offending
+-- Of the decode mode that does worst, the canaries whose irrelevant passage was above the other one, or level with it; all
+-- where the mode is wrong on the whole. pair | num_offending: 1
+select canaries.pair, 1 as num_offending
 from canaries
-where run_id = $run_id and not passed
-order by pair;
+join canary_modes
+    on canary_modes.run_id = canaries.run_id
+    and canary_modes.decode_mode = split_part(canaries.pair, '/', 1)
+where canaries.run_id = $run_id and canary_modes.is_worst and (not canaries.passed or canary_modes.missed_share = 1)
+order by canaries.pair;

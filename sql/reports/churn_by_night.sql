@@ -1,4 +1,4 @@
--- How far each night's orders are from the published night before it. num_*: queries; mean_*: without new ones
+-- How far each night's orders are from the published night before it, trials left out. num_*: queries; mean_*: without new ones
 select
     runs.night,
     runs.name,
@@ -16,5 +16,6 @@ select
     avg(churn.rbo) as mean_rbo
 from churn
 join runs using (run_id)
+where runs.is_limited is not true
 group by runs.night, runs.name, churn.run_id, churn.previous_run_id
 order by runs.night desc, runs.name, churn.run_id;

@@ -1,15 +1,16 @@
--- The runs, newest first. elapsed_s, engine_s: seconds
+-- The runs, newest first. elapsed_s, engine_s: seconds; mean_id_mass: below 0.5 the model answers outside of what it is asked for
 select
     run_id,
     status,
-    started_at,
+    date_trunc('second', started_at) as started_at,
     elapsed_s,
     engine_s,
     num_queries,
     num_ranked_queries,
     num_fallback_queries,
+    mean_id_mass,
     num_candidates,
     num_quarantined_candidates,
     error
 from run_summary
-order by started_at desc;
+order by run_summary.started_at desc;

@@ -25,7 +25,9 @@ create table windows (
     num_missing integer not null,
     num_duplicate integer not null,
     num_out_of_range integer not null,
-    id_mass double
+    id_mass double,
+    decode_mode varchar,
+    num_listed integer
 );
 
 comment on table windows is 'One row a window: one prompt of some candidates of one query, and what came of it. Key: run_id, query_id, round, window_no, attempt.';
@@ -51,7 +53,9 @@ comment on column windows.e2el_s is 'Arrival to last token, seconds';
 comment on column windows.num_preemptions is 'Times that the engine gave up its blocks and computed it again';
 comment on column windows.finish_reason is 'stop or length, as vLLM says';
 comment on column windows.parse_status is 'ok, missing, repetition, out_of_range, wrong_format, truncated, refusal, engine_error';
-comment on column windows.num_missing is 'Candidates that the answer did not name; they keep their order behind the others';
+comment on column windows.num_missing is 'Candidates that the answer had to name and did not; they keep their order behind the others';
 comment on column windows.num_duplicate is 'Identifiers named again';
 comment on column windows.num_out_of_range is 'Identifiers that name no candidate';
-comment on column windows.id_mass is 'Probability of all identifiers together at the first token (first_token only); below 0.5 the prompt does not fit the model';
+comment on column windows.id_mass is 'Probability of all identifiers, or spellings of the verdict, at the first token (one-token modes); below 0.5 the prompt does not fit the model';
+comment on column windows.decode_mode is 'How it was asked: first_token, permutation, reasoning, select, yes_no, query_likelihood';
+comment on column windows.num_listed is 'Candidates that the answer named, or gave a value to';

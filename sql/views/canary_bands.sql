@@ -1,12 +1,12 @@
 -- Each canary against the same one of the last seven published nights that had the same recipe.
 create or replace view canary_bands as
 with nights as (
-    select canaries.run_id, canaries.pair, canaries.margin, canaries.recipe_digest, runs.name, runs.night, runs.published_at
+    select canaries.run_id, canaries.pair, canaries.margin, canaries.recipe_digest, runs.name, runs.night
     from canaries
     join runs using (run_id)
     where runs.status = 'published'
     qualify row_number() over (
-        partition by runs.name, runs.night, canaries.recipe_digest, canaries.pair order by runs.published_at desc
+        partition by runs.name, runs.night, canaries.recipe_digest, canaries.pair order by runs.publication_no desc
     ) = 1
 ),
 

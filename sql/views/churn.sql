@@ -11,12 +11,12 @@ with compared as (
             earlier.night < later.night
             or (
                 earlier.night = later.night
-                and earlier.published_at < coalesce(later.published_at, 'infinity'::timestamptz)
+                and (later.publication_no is null or earlier.publication_no < later.publication_no)
             )
         )
     where later.status in ('complete', 'published') and earlier.status = 'published'
     qualify row_number() over (
-        partition by later.run_id order by earlier.night desc, earlier.published_at desc
+        partition by later.run_id order by earlier.night desc, earlier.publication_no desc
     ) = 1
 ),
 

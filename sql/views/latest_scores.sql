@@ -1,28 +1,27 @@
 -- The scores to use: for each series the published run of the greatest night.
 create or replace view latest_scores as
 with latest as (
-    select run_id, name, night, published_at
+    select run_id, name, night, publication_no
     from runs
     where status = 'published'
-    qualify row_number() over (partition by name order by night desc, published_at desc) = 1
+    qualify row_number() over (partition by name order by night desc, publication_no desc) = 1
 )
 
 select
     latest.name,
     latest.night,
     latest.run_id,
-    rankings.query_id,
-    scores.doc_id,
-    scores.rank,
-    scores.score,
-    scores.score_kind,
-    scores.model_score,
-    scores.first_stage_rank,
-    scores.first_stage_score,
-    scores.status
+    all_scores.query_id,
+    all_scores.doc_id,
+    all_scores.rank,
+    all_scores.score,
+    all_scores.score_kind,
+    all_scores.model_score,
+    all_scores.first_stage_rank,
+    all_scores.first_stage_score,
+    all_scores.status
 from latest
-join rankings using (run_id)
-join scores on scores.run_id = rankings.scores_run_id and scores.query_id = rankings.query_id;
+join all_scores using (run_id);
 
 comment on view latest_scores is 'For each series the score rows of the published run of the greatest night. Key: name, query_id, doc_id.';
 comment on column latest_scores.name is 'Series';

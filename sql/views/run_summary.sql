@@ -26,9 +26,18 @@ window_counts as (
         sum(len(docs))::bigint as num_passages,
         sum(truncated_passages)::bigint as truncated_passages,
         sum(truncated_tokens)::bigint as truncated_tokens,
-        count(*) filter (attempt > 0) as num_repeated_windows,
-        avg(id_mass) as mean_id_mass
+        count(*) filter (attempt > 0) as num_repeated_windows
     from windows
+    group by run_id
+),
+
+id_masses as (
+    select run_id, min(mean_id_mass) as mean_id_mass
+    from (
+        select run_id, decode_mode, avg(id_mass) as mean_id_mass
+        from windows
+        group by run_id, decode_mode
+    )
     group by run_id
 ),
 
@@ -71,7 +80,7 @@ select
     coalesce(quarantine_counts.num_quarantined_candidates, 0) as num_quarantined_candidates,
     coalesce(window_counts.num_windows, 0) as num_windows,
     coalesce(window_counts.num_repeated_windows, 0) as num_repeated_windows,
-    window_counts.mean_id_mass,
+    id_masses.mean_id_mass,
     coalesce(window_counts.num_passages, 0) as num_passages,
     coalesce(window_counts.truncated_passages, 0) as truncated_passages,
     coalesce(window_counts.truncated_tokens, 0) as truncated_tokens,
@@ -84,11 +93,13 @@ select
     forecasts.low_s as forecast_low_s,
     forecasts.high_s as forecast_high_s,
     forecasts.actual_s,
-    runs.error
+    runs.error,
+    runs.input_warnings
 from runs
 left join query_counts using (run_id)
 left join quarantine_counts using (run_id)
 left join window_counts using (run_id)
+left join id_masses using (run_id)
 left join batch_counts using (run_id)
 left join forecasts using (run_id);
 
@@ -118,7 +129,7 @@ comment on column run_summary.num_candidates is 'Candidates with a score';
 comment on column run_summary.num_quarantined_candidates is 'Candidate rows set aside';
 comment on column run_summary.num_windows is 'Windows asked, one prompt each';
 comment on column run_summary.num_repeated_windows is 'Of these, windows asked again because too little was named';
-comment on column run_summary.mean_id_mass is 'Mean probability of all identifiers at the first token; below 0.5 the prompt does not fit the model; null where nothing was asked so';
+comment on column run_summary.mean_id_mass is 'Mean probability at the first token of all identifiers, or spellings of the verdict, in the decode mode where it is lowest; below 0.5 the prompt does not fit the model; null where nothing was asked so';
 comment on column run_summary.num_passages is 'Passages shown, over all windows';
 comment on column run_summary.truncated_passages is 'Passages cut, of those shown';
 comment on column run_summary.truncated_tokens is 'Passage tokens left out';
@@ -132,3 +143,4 @@ comment on column run_summary.forecast_low_s is 'Lower end of the engine time th
 comment on column run_summary.forecast_high_s is 'Upper end of it, seconds';
 comment on column run_summary.actual_s is 'Time in which a batch was in the engine, seconds; null without a forecast, and until the run is ranked';
 comment on column run_summary.error is 'Why it failed';
+comment on column run_summary.input_warnings is 'See runs.input_warnings';

@@ -13,25 +13,21 @@ from functools import lru_cache
 
 import numpy as np
 
-from tasks.errors import ConfigError, PromptTooLong
-from tasks.prompt.answer_forms import AnswerForm, AnswerForms, DecodeMode
-from tasks.prompt.sizes import JOIN_SLACK_TOKENS, PromptSizes
-from tasks.prompt.templates import (
-    THINK_START,
-    ChatTemplate,
-    PromptTemplate,
-    is_thinking,
-    one_line,
-    passage_text,
-    render_frame,
-)
+from tasks.prompt.answer_forms import AnswerForm, AnswerForms
+from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.sizes import JOIN_SLACK_TOKENS, PromptSizes, fair_lengths
+from tasks.prompt.templates import render_frame
 from tasks.prompt.tokens import EncodedTexts, ModelTokens, Piece
-from tasks.prompt.truncation import fair_lengths
 from tasks.schedule.windows import Window
+from tasks.system.errors import ConfigError, PromptTooLong
 
 FRAMES_KEPT = 8_192
 NO_IDS = np.empty(0, np.int32)
 NOTHING_SAID = "N/A"  # the query and every passage of a content-free prompt
+PLAIN_TAIL = "\n"  # after which every tokenizer begins anew
+# Beginnings and ends of passages that a tokenizer might join with what stands beside them.
+PROBES = ("a", "Why?", "(3)", '"b."', "7", "비가 온다", "-", "'s")
+PROBES_WITH_LINES = (*PROBES, "\na\n", "  a  ", "\t\n a \r\n", "a\n\n\n", "\n\n'b", "a. \n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ class Prompt:
 
     request_id: str
     window: Window
-    decode_mode: DecodeMode
+    decode_mode: str
     prompt_token_ids: np.ndarray  # 1D int32
     form: AnswerForm
     num_scored_tokens: int  # of the prompt, at its end: the query in query_likelihood, else 0
@@ -72,47 +68,49 @@ class _Frame:
     def num_tokens(self) -> int:
         return len(self.before) + sum(map(len, self.heads)) + len(self.after)
 
+    def around(self, passages: Sequence[np.ndarray]) -> np.ndarray:
+        """The whole prompt, 1D int32."""
+        parts = [self.before, *([NO_IDS] * (2 * len(passages))), self.after]
+        parts[2:-1:2] = passages
+        parts[3:-1:2] = self.heads
+        return np.concatenate(parts)
+
 
 class PromptBuilder:
     """Builds the prompts of one decode mode."""
 
-    def __init__(
-        self,
-        tokens: ModelTokens,
-        template: PromptTemplate,
-        chat: ChatTemplate,
-        decode_mode: DecodeMode,
-        thinking_budget_tokens: int = 1024,
-    ) -> None:
+    def __init__(self, tokens: ModelTokens, chat: ChatTemplate, mode: AnswerForms) -> None:
         """Raises ConfigError where template, tokenizer and decode mode do not go together."""
+        template = mode.template
         self.tokens = tokens
-        self.decode_mode = decode_mode
-        self.identifiers = template.identifiers
-        self._template = template
+        self.mode = mode
+        self.template = template  # in the form that fits the tokenizer
+        self.writes_date = chat.writes_date(template.messages(1, 1))
         self._chat = chat
         self._tail = tokens.encode_data([template.passage_tail])[0]
-        self._bos = tokens.bos_ids() if chat.source is None else np.empty(0, np.int32)
+        writes_bos = template.turns == "none" or chat.source is not None
+        self._bos = NO_IDS if writes_bos else tokens.bos_ids()
         self._render = lru_cache(maxsize=None)(lambda num, ask: render_frame(template, chat, num, ask))
+        self._lead = next(piece.text for piece in self._render(1, 1) if piece.kind == "passage")
         self._frame = lru_cache(maxsize=FRAMES_KEPT)(self._encode_frame)
         self._heads = lru_cache(maxsize=None)(self._encode_heads)
-        self._opened_answer = self._check_thinking()
-        self._check_tail()
-        self.answers = AnswerForms(tokens, template, decode_mode, thinking_budget_tokens)
-
-    @property
-    def max_passages(self) -> int | None:
-        """How many passages a prompt can tell apart; None: any number."""
-        return self.answers.max_passages
+        self._check_pieces()
 
     def count_query_tokens(self, texts: Sequence[str]) -> np.ndarray:
         """The tokens of each query as it stands in a prompt, 1D int32; 0 for a blank one."""
-        return self.tokens.encode_end_to_end([one_line(text) for text in texts]).lengths.astype(np.int32)
+        queries = [self.template.data(text) if text.strip() else "" for text in texts]
+        return self.tokens.encode_end_to_end(queries).lengths.astype(np.int32)
 
     def passage_lines(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[str]:
-        """Each passage as it stands in a prompt, a space before it and line breaks after it; empty for a blank text."""
-        tail = self._template.passage_tail
-        lines = [passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
-        return [f" {line}{tail}" if line else "" for line in lines]
+        """Each passage as it stands in a prompt, with what is its own on either side; empty for a blank text."""
+        lead, tail = self._lead, self.template.passage_tail
+        lines = [self.template.passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
+        return [f"{lead}{line}{tail}" if line else "" for line in lines]
+
+    @property
+    def passage_form(self) -> tuple[str, str, str]:
+        """What stands before and after a passage, and its `lines`: the same for all that share passages."""
+        return self._lead, self.template.passage_tail, self.template.lines
 
     def encode_lines(self, lines: Sequence[str]) -> EncodedTexts:
         """The token ids of passages as `passage_lines` gives them."""
@@ -125,7 +123,7 @@ class PromptBuilder:
     def fixed_tokens(self, num_passages: int, max_query_tokens: int) -> int:
         """The most that a prompt holds beside its passages."""
         asks = {1, num_passages}
-        num_queries = self._template.scores_query + max(
+        num_queries = self.template.scores_query + max(
             sum(piece.kind == "query" for piece in self._render(num_passages, ask)) for ask in asks
         )
         empty = max(self._encode_frame(num_passages, ask, "").num_tokens for ask in asks)
@@ -135,7 +133,7 @@ class PromptBuilder:
         """What the prompt of a window holds beside its passages."""
         return self._frame(num_passages, num_asked, query).num_tokens
 
-    def build(
+    def build(  # noqa: PLR0913  the parts of a prompt
         self,
         request_id: str,
         window: Window,
@@ -171,26 +169,23 @@ class PromptBuilder:
         cut = np.flatnonzero(full > lengths).tolist()
         for place in cut:
             pieces[place] = self._cut(passages[place], int(lengths[place]))
-        parts = [frame.before, *([NO_IDS] * (2 * len(pieces))), frame.after]
-        parts[2:-1:2] = pieces
-        parts[3:-1:2] = frame.heads
         return Prompt(
             request_id=request_id,
             window=window,
-            decode_mode=self.decode_mode,
-            prompt_token_ids=np.concatenate(parts),
-            form=self.answers.form(window),
+            decode_mode=self.mode.name,
+            prompt_token_ids=frame.around(pieces),
+            form=self.mode.form(window),
             num_scored_tokens=frame.num_scored_tokens,
-            opened_answer=self._opened_answer,
+            opened_answer=self.mode.opened_answer,
             truncated_passages=len(cut),
             truncated_tokens=sum(int(full[place]) - len(pieces[place]) for place in cut),
         )
 
-    def build_content_free(self, request_id: str, num_passages: int, sizes: PromptSizes) -> Prompt:
-        """The prompt of a window whose query and passages say nothing (CapCal, arXiv:2604.10150)."""
+    def build_content_free(self, request_id: str, window: Window, sizes: PromptSizes) -> Prompt:
+        """The prompt of a window whose query and passages say nothing (contextual calibration, arXiv:2102.09690)."""
         (piece,) = self.encode_passages([NOTHING_SAID])
-        window = Window(tuple(range(num_passages)))
-        return self.build(request_id, window, NOTHING_SAID, [piece] * num_passages, [len(piece)] * num_passages, sizes)
+        num = len(window.docs)
+        return self.build(request_id, window, NOTHING_SAID, [piece] * num, [len(piece)] * num, sizes)
 
     def _cut(self, passage: np.ndarray, length: int) -> np.ndarray:
         """The piece in at most `length` tokens: whole characters, and line breaks of our own at the cut."""
@@ -199,54 +194,75 @@ class PromptBuilder:
 
     def _encode_frame(self, num_passages: int, ask: int, query: str) -> _Frame:
         pieces = self._render(num_passages, ask)
-        place = next(number for number, piece in enumerate(pieces) if piece.kind == "passages")
-        query_line = one_line(query)
+        first, last = self._ends(num_passages, ask)
+        data = self.template.data(query)
         as_pieces = [
-            Piece(query_line, is_data=True) if piece.kind == "query" else Piece(piece.text, is_data=False)
-            for piece in pieces
+            Piece(data, is_data=True) if piece.kind == "query" else Piece(piece.text, is_data=False) for piece in pieces
         ]
-        first_head = Piece(self._template.passage_head(0), is_data=False)
-        before = self.tokens.encode_pieces([*as_pieces[:place], first_head])
-        scored = self.tokens.encode_data([query_line])[0] if self._template.scores_query else np.empty(0, np.int32)
+        scored = self.tokens.encode_data([data])[0] if self.template.scores_query else NO_IDS
         return _Frame(
-            before=np.concatenate([self._bos, before]),
+            before=np.concatenate([self._bos, self.tokens.encode_pieces(as_pieces[:first])]),
             heads=self._heads(num_passages),
-            after=np.concatenate([self.tokens.encode_pieces(as_pieces[place + 1 :]), scored]),
+            after=np.concatenate([self.tokens.encode_pieces(as_pieces[last + 1 :]), scored]),
             num_scored_tokens=len(scored),
         )
 
     def _encode_heads(self, num_passages: int) -> tuple[np.ndarray, ...]:
         """Of the passages after the first; the same for every query."""
-        heads = [self._template.passage_head(number) for number in range(1, num_passages)]
-        return tuple(self.tokens.encode_data(heads))
+        first, last = self._ends(num_passages, num_passages)
+        between = self._render(num_passages, num_passages)[first + 1 : last : 2]
+        return tuple(self.tokens.encode_words(piece.text) for piece in between)
 
-    def _check_thinking(self) -> str:
-        """What of the model's turn stands in every prompt: nothing, or an opened think block.
+    def _ends(self, num_passages: int, ask: int) -> tuple[int, int]:
+        """The places of the first and the last passage among the frame's pieces; between two stand words."""
+        first = next(place for place, piece in enumerate(self._render(num_passages, ask)) if piece.kind == "passage")
+        return first, first + 2 * (num_passages - 1)
 
-        Raises:
-            ConfigError: a think block is open where the first token is to be the answer: it would be a thought's, the
-                same for all (lilbee#503: every score 0.0, order unchanged, no error).
-        """
-        opened = is_thinking("".join(piece.text for piece in self._render(1, 1)))
-        if opened and self.decode_mode != "reasoning":
-            raise ConfigError(
-                f"decode_mode {self.decode_mode}: the model's chat template opens a {THINK_START} block, so the first "
-                "token would be a thought and no answer. Set [prompt] chat_template_kwargs = {enable_thinking = false} "
-                "if the template knows it, or decode_mode = 'reasoning'."
-            )
-        return THINK_START if opened else ""
+    def _check_pieces(self) -> None:
+        """Whether passages of another form than " {text}" and a line break can be tokenised apart.
 
-    def _check_tail(self) -> None:
-        """Whether passages that end in two line breaks can be tokenised apart: GPT-2 splits such a run before a mark.
+        GPT-2 splits two line breaks before a mark, and the texts' own line breaks are joined with those behind them.
 
         Raises:
             ConfigError: the ids would not be those of the whole text.
         """
-        tail = self._template.passage_tail
-        parts = ["[1]", f" a.{tail}", "[2]", f" b{tail}", "[3]"]
-        apart = np.concatenate(self.tokens.encode_data(parts))
-        if len(tail) > 1 and not np.array_equal(apart, self.tokens.encode_data(["".join(parts)])[0]):
+        if self.passage_form == (" ", PLAIN_TAIL, "one"):
+            return
+        probes = PROBES_WITH_LINES if self.template.lines == "keep" else PROBES
+        num = self.template.max_identifiers or len(probes)
+        batches = [probes[place : place + num] for place in range(0, len(probes), num)]
+        if not (self._stand_apart() and all(map(self._is_as_one, batches))):
             raise ConfigError(
-                f"the prompt template ends a passage with {tail!r}, which the tokenizer joins with what follows: "
-                "passages could not be tokenised once. End it with one line break, or take another template."
+                f"the prompt template ends a passage with {self.template.passage_tail!r} and has lines = "
+                f"{self.template.lines!r}: the model's tokenizer joins such a passage with what stands beside it, so "
+                "passages could not be tokenised once. End it with one line break, keep lines = 'one', or take another "
+                "template."
             )
+
+    def _stand_apart(self) -> bool:
+        """Whether passages without a space before or a line break behind have an added token there instead."""
+        num = min(2, self.template.max_identifiers or 2)
+        pieces = self._render(num, num)
+        places = [place for place, piece in enumerate(pieces) if piece.kind == "passage"]
+        begin = self._lead or all(place == 0 or self._ends_anew(pieces[place - 1].text) for place in places)
+        behind = ["".join(piece.text for piece in pieces[place + 1 : place + 2]) for place in places]
+        end = self.template.passage_tail or all(map(self.tokens.begins_with_added, behind))
+        return bool(begin and end)
+
+    def _ends_anew(self, words: str) -> bool:
+        is_new_line = words.endswith("\n") and self.template.lines == "one"
+        return is_new_line or self.tokens.ends_with_added(words)
+
+    def _is_as_one(self, texts: Sequence[str]) -> bool:
+        """Whether a prompt of these passages has the ids that it has as one text."""
+        frame = self._encode_frame(len(texts), len(texts), "a")
+        lines = iter(self.passage_lines([None] * len(texts), texts))
+        whole = [
+            Piece(piece.text, is_data=False)
+            if piece.kind == "words"
+            else Piece("a" if piece.kind == "query" else next(lines), is_data=True)
+            for piece in self._render(len(texts), len(texts))
+        ]
+        ids = np.concatenate([self._bos, self.tokens.encode_pieces(whole)])
+        around = frame.around(self.encode_passages(texts))
+        return np.array_equal(ids, around[: len(around) - frame.num_scored_tokens])

@@ -6,7 +6,9 @@ A ranking never depends on how much memory is free. Knows nothing of texts.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tasks.errors import ConfigError, PromptTooLong
+import numpy as np
+
+from tasks.system.errors import ConfigError, PromptTooLong
 
 if TYPE_CHECKING:
     from tasks.prompt.prompts import PromptBuilder
@@ -38,6 +40,36 @@ class SizeLimits:
     min_passage_tokens: int
 
 
+def fair_lengths(lengths: np.ndarray, room: int, floor: int) -> np.ndarray | None:
+    """The lengths, 1D int64, that fill at most `room` tokens; None if even `floor` tokens each do not fit.
+
+    The level is the highest that fits; passages longer than it get it, and the tokens left over go one each to the
+    first of them.
+
+    >>> fair_lengths(np.array([10, 50, 90]), room=100, floor=5)
+    array([10, 45, 45])
+    """
+    whole: np.ndarray = lengths.astype(np.int64)
+    if whole.sum() <= room:
+        return whole
+    if np.minimum(whole, floor).sum() > room:
+        return None
+    level = _highest_level(whole, room)
+    cut: np.ndarray = np.minimum(whole, level)
+    longer = np.flatnonzero(whole > level)
+    cut[longer[: room - cut.sum()]] += 1
+    return cut
+
+
+def _highest_level(lengths: np.ndarray, room: int) -> int:
+    """The largest level with sum(min(lengths, level)) <= room, by the sorted prefix sums."""
+    ordered = np.sort(lengths)
+    below = np.concatenate([[0], np.cumsum(ordered)[:-1]])  # tokens of the passages shorter than the i-th
+    sharing = np.arange(len(ordered), 0, -1)
+    levels = (room - below) // sharing
+    return int(levels[np.flatnonzero(levels < ordered)[0]])
+
+
 def resolve_sizes(builder: "PromptBuilder", window_size: int | Literal["auto"], limits: SizeLimits) -> PromptSizes:
     """Settles the window and the prompt's length.
 
@@ -45,7 +77,7 @@ def resolve_sizes(builder: "PromptBuilder", window_size: int | Literal["auto"], 
         ConfigError: more passages a window than identifiers, or a prompt longer than the engine takes.
         PromptTooLong: the window does not fit; the message says which one would.
     """
-    most = builder.max_passages
+    most = builder.mode.max_passages
     if window_size != "auto" and most is not None and window_size > most:
         raise ConfigError(
             f"[strategy] window_size = {window_size} must be at most {most}: the prompt has {most} identifiers of "
@@ -75,7 +107,7 @@ def resolve_sizes(builder: "PromptBuilder", window_size: int | Literal["auto"], 
 
 
 def _check_prompt_limit(builder: "PromptBuilder", window_size: int, limits: SizeLimits) -> None:
-    answer = builder.answers.most_tokens(window_size)
+    answer = builder.mode.most_tokens(window_size)
     if limits.max_prompt_tokens is not None and limits.max_prompt_tokens > limits.max_model_len - answer:
         raise ConfigError(
             f"[prompt] max_prompt_tokens = {limits.max_prompt_tokens} and an answer of {answer} tokens do not fit into "
@@ -92,5 +124,5 @@ def _needed(builder: "PromptBuilder", window_size: int, limits: SizeLimits) -> i
 
 
 def _room(builder: "PromptBuilder", window_size: int, limits: SizeLimits) -> int:
-    longest = limits.max_model_len - builder.answers.most_tokens(window_size)
+    longest = limits.max_model_len - builder.mode.most_tokens(window_size)
     return longest if limits.max_prompt_tokens is None else min(limits.max_prompt_tokens, longest)

@@ -4,34 +4,36 @@ A frame is a list of pieces, some of them places for data. Rendering happens onc
 nothing of token ids.
 """
 
-import json
 import re
 import string
 import tomllib
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from tasks.errors import ConfigError, first_line
+from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.thoughts import in_known_marks, opened_thought
+from tasks.system.errors import ConfigError, first_line
 
-LETTERS = string.ascii_uppercase + string.ascii_lowercase  # 52 single tokens in most tokenizers
-QUERY_MARK, PASSAGES_MARK = "\ue000", "\ue001"  # private-use characters: no template of ours holds them
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
+QUERY_MARK, PASSAGE_MARK = "\ue000", "\ue001"  # private-use characters: no template of ours holds them
+LATER_WORDS = ("thoughts", "lines", "turns", "before_reply", "passage_reply")
 IDENTIFIER = re.compile(r"[\[［]\s*(\d{1,4}|[A-Za-zＡ-Ｚａ-ｚ])\s*[\]］]")
-
-THINK_START, THINK_END = "<think>", "</think>"
-
-PlaceKind = Literal["words", "query", "passages"]
+PlaceKind = Literal["words", "query", "passage"]
 Identifiers = Literal["letters", "numbers", "none"]
+Lines = Literal["one", "keep"]
+Turns = Literal["user", "passages", "query_document", "none"]
+LISTS = ("yes", "no", "thoughts")  # texts of a template that are lists
 
 
 @dataclass(frozen=True, slots=True)
 class FramePiece:
-    """A stretch of the rendered prompt: words to write, or the place of the query or of the passages."""
+    """A stretch of the rendered prompt: words to write, or the place of the query or of a passage."""
 
     kind: PlaceKind
-    text: str = ""
+    text: str = ""  # of a passage: the space before it, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,27 @@ class PromptTemplate:
     answer_prefix: str  # written by us at the start of the model's turn; {query} where the query is what is scored
     system: str  # no such turn if empty
     before: str
-    passage: str  # its head with {id}, " {text}" and one or two line breaks
+    passage: str  # its head with {id}, " {text}" and at most two line breaks
     after: str
     after_best: str = ""  # in place of `after` where only the best {ask} are needed; `after` then if empty
+    after_bare: str = ""  # in place of both where a letter alone is asked for; there is no such form if empty
     yes: tuple[str, ...] = ()  # yes_no: spellings of the verdict, each one token
     no: tuple[str, ...] = ()
     close: str = ""  # reasoning: written where the think block outgrows its budget
-    num_letters: int = len(LETTERS)
+    thoughts: tuple[str, ...] = ()  # what opens and closes a thought, where it is no known family's
+    letters: str = LETTERS  # by place
+    lines: Lines = "one"  # white space of data: runs become one space, or all of it is kept
+    turns: Turns = "user"  # see `messages`; none: before, passages and after are the whole prompt, no chat template
+    before_reply: str = ""  # turns = "passages": the model's turn behind `before`
+    passage_reply: str = ""  # and behind each passage
 
     def identifier(self, place: int) -> str:
         """The identifier of the passage at `place`, from 0."""
-        return LETTERS[place] if self.identifiers == "letters" else str(place + 1)
+        return self.letters[place] if self.identifiers == "letters" else str(place + 1)
 
     def passage_head(self, place: int) -> str:
-        """What stands before the passage's text."""
-        head = self.passage.partition(" {text}")[0]
+        """What stands before the passage's text, a space included."""
+        head = self.passage.partition("{text}")[0]
         return head.replace("{id}", self.identifier(place)) if self.identifiers != "none" else head
 
     @property
@@ -64,69 +72,75 @@ class PromptTemplate:
         """The line breaks behind a passage."""
         return self.passage.partition("{text}")[2]
 
+    def data(self, text: str) -> str:
+        """A query or a passage as it stands in a prompt.
+
+        Identifiers lose their square brackets where passages have some, so that a passage can neither open another one
+        nor be read as an answer: '[3] > [1]' becomes '(3) > (1)'.
+        """
+        kept = text if self.lines == "keep" else one_line(text)
+        return kept if self.identifiers == "none" else _without_identifiers(kept)
+
+    def passage_text(self, title: str | None, text: str) -> str:
+        """Title and text, the title once; '' where the text is blank, since a title alone is no passage."""
+        body = self.data(text)
+        if not body or body.isspace():
+            return ""
+        head = self.data(title).strip() if title else ""
+        return body if not head or body.startswith(head) else f"{head}: {body}"
+
     @property
     def max_identifiers(self) -> int | None:
         """How many passages can be told apart; None: any number."""
-        return {"letters": self.num_letters, "numbers": None, "none": 1}[self.identifiers]
+        return {"letters": len(self.letters), "numbers": None, "none": 1}[self.identifiers]
 
     @property
     def scores_query(self) -> bool:
         """Whether the query stands in the model's turn, where its tokens are scored."""
         return "{query}" in self.answer_prefix
 
-    def messages(self, num_passages: int, ask: int) -> list[dict[str, str]]:
-        """System and user turn, with marks where the data goes; `ask` places have to be named."""
-        after = self.after_best if ask < num_passages and self.after_best else self.after
-        before, after = (
-            words.replace("{num}", str(num_passages)).replace("{ask}", str(ask)).replace("{query}", QUERY_MARK)
-            for words in (self.before, after)
-        )
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, {"role": "user", "content": before + PASSAGES_MARK + after}]
+    @property
+    def words(self) -> dict[str, Any]:
+        """What a prompt depends on: not `after_bare`, which is `after` where it is used.
 
-
-@dataclass(frozen=True, slots=True)
-class ChatTemplate:
-    """The model's own chat template; `source` None: the model has none, and turns are joined by blank lines."""
-
-    source: str | None
-    special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: what the template may name
-    keywords: Mapping[str, Any] = field(default_factory=dict)  # [prompt] chat_template_kwargs: enable_thinking, ...
-
-    def render(self, messages: list[dict[str, str]]) -> str:
-        """The conversation up to the point where the model's turn begins.
-
-        A template that refuses a system turn gets its text at the head of the user's turn.
-
-        Raises:
-            ConfigError: the template refuses even that.
+        The number of letters stands for them unless some are left out. Later fields are left out at their defaults,
+        which leaves the identity of earlier runs as it was.
         """
-        if self.source is None:
-            return "\n\n".join(message["content"].strip("\n") for message in messages) + "\n\n"
-        try:
-            return self._render(messages)
-        except Exception as refusal:  # templates raise what they like
-            if len(messages) < 2:
-                raise ConfigError(f"the model's chat template fails: {first_line(refusal)}") from refusal
-            system, user = messages
-            merged = [{"role": "user", "content": f"{system['content']}\n\n{user['content'].lstrip()}"}]
-            try:
-                return self._render(merged)
-            except Exception:
-                raise ConfigError(f"the model's chat template fails: {first_line(refusal)}") from refusal
+        words = {name: value for name, value in asdict(self).items() if name not in ("after_bare", "letters")}
+        for name in LATER_WORDS:
+            if words[name] == self.__dataclass_fields__[name].default:
+                words.pop(name)
+        has_gaps = not LETTERS.startswith(self.letters)
+        words |= {"num_letters": len(self.letters)} | ({"letters": self.letters} if has_gaps else {})
+        return words | ({"keeps_brackets": True} if self.identifiers == "none" else {})
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
-        from transformers.utils.chat_template_utils import render_jinja_template  # 1 s, no torch
+    def messages(self, num_passages: int, ask: int) -> list[dict[str, str]]:
+        """The turns, with marks where the data goes; `ask` places have to be named.
 
-        rendered, _ = render_jinja_template(
-            conversations=[messages],
-            chat_template=self.source,
-            add_generation_prompt=True,
-            **self.special_tokens,
-            **self.keywords,
+        user            system, and one user's turn with everything in it
+        passages        system, and a user's turn for each passage, which the model's turn acknowledges (RankGPT)
+        query_document  system, and the turns of the roles query and document (rerankers with such a chat template)
+        none            one turn, which is the whole prompt
+        """
+        after = self.after_best if ask < num_passages and self.after_best else self.after
+        before, reply, after = (
+            words.replace("{num}", str(num_passages)).replace("{ask}", str(ask)).replace("{query}", QUERY_MARK)
+            for words in (self.before, self.before_reply, after)
         )
-        text: str = rendered[0]
-        return text
+        passages = [self.passage_head(place) + PASSAGE_MARK for place in range(num_passages)]
+        turns = [("system", self.system)] if self.system else []
+        match self.turns:
+            case "query_document":
+                turns += [("query", QUERY_MARK), ("document", passages[0])]
+            case "passages":
+                turns += [("user", before), ("assistant", reply)]
+                for place, passage in enumerate(passages):
+                    acknowledged = self.passage_reply.replace("{id}", self.identifier(place))
+                    turns += [("user", passage), ("assistant", acknowledged)]
+                turns += [("user", after)]
+            case _:
+                turns += [("user", before + "".join(passages) + after)]
+        return [{"role": role, "content": content} for role, content in turns]
 
 
 def load_prompt_template(path: Path) -> PromptTemplate:
@@ -136,7 +150,7 @@ def load_prompt_template(path: Path) -> PromptTemplate:
         ConfigError: an unknown or missing key, a placeholder that is not known, a passage not in the cacheable form.
     """
     try:
-        words = tomllib.loads(path.read_text(encoding="utf-8"))
+        words = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such prompt template. Set [prompt] template to one of configs/prompts/."
@@ -161,19 +175,27 @@ def read_prompt_template(words: Mapping[str, Any], where: str) -> PromptTemplate
             f"{', '.join(missing) or 'none'}; not known: {', '.join(unknown) or 'none'})."
         )
     for name, value in words.items():
-        is_list = name in ("yes", "no") and isinstance(value, list) and all(isinstance(each, str) for each in value)
-        if not (is_list or isinstance(value, str) or name == "num_letters"):
-            raise ConfigError(f"{where}: {name} must be {'a list of texts' if name in ('yes', 'no') else 'a text'}.")
-    lists = {name: tuple(words[name]) for name in ("yes", "no") if name in words}
+        is_list = name in LISTS and isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not (is_list or isinstance(value, str)):
+            raise ConfigError(f"{where}: {name} must be {'a list of texts' if name in LISTS else 'a text'}.")
+    lists = {name: tuple(words[name]) for name in LISTS if name in words}
     template = PromptTemplate(**(dict(words) | lists))
     _check_words(template, where)
     return template
 
 
-def _check_words(template: PromptTemplate, where: str) -> None:
-    if template.identifiers not in ("letters", "numbers", "none"):
-        raise ConfigError(f"{where}: identifiers = {template.identifiers!r} must be 'letters', 'numbers' or 'none'.")
-    for name in ("before", "after", "after_best"):
+def _check_words(template: PromptTemplate, where: str) -> None:  # noqa: C901  a condition for each key
+    for name, known in (("identifiers", Identifiers), ("lines", Lines), ("turns", Turns)):
+        if getattr(template, name) not in get_args(known):
+            allowed = ", ".join(map(repr, get_args(known)))
+            raise ConfigError(f"{where}: {name} = {getattr(template, name)!r} must be one of {allowed}.")
+    if len(template.letters) < 2 or not LETTERS.startswith(template.letters):
+        raise ConfigError(f"{where}: letters = {template.letters!r} must be the first of {LETTERS!r}, two at least.")
+    if template.thoughts and (len(template.thoughts) != 2 or not all(template.thoughts)):
+        raise ConfigError(f"{where}: thoughts must be two texts: what opens a thought, and what closes it.")
+    _check_turns(template, where)
+    has_words = template.turns != "query_document"
+    for name in ("before", "before_reply", "after", "after_best", "after_bare"):
         for placeholder in re.findall(r"\{(\w*)\}", getattr(template, name)):
             if placeholder not in ("num", "ask", "query"):
                 raise ConfigError(
@@ -181,30 +203,32 @@ def _check_words(template: PromptTemplate, where: str) -> None:
                 )
     if template.scores_query and template.answer_prefix != "{query}":
         raise ConfigError(f"{where}: answer_prefix must be '{{query}}' alone where the query is what is scored.")
-    if "{query}" not in template.before + template.after + template.answer_prefix:
+    if "{query}" not in template.before + template.after + template.answer_prefix and has_words:
         raise ConfigError(f"{where}: neither before nor after holds {{query}}.")
-    head = r"[^{}\n]*" if template.identifiers == "none" else r"[^{}\s]*\{id\}[^{}\s]*"
-    if not re.fullmatch(head + r" \{text\}\n\n?", template.passage):
+    head = r"[^{}\n]*" if template.identifiers == "none" else r"[^{}\s]*\{id\}[^{}\s]* "
+    if not re.fullmatch(head + r"\{text\}\n{0,2}", template.passage):
         raise ConfigError(
-            f"{where}: passage must be a head{'' if template.identifiers == 'none' else ' with {id}'}, a space, "
-            "{text} and one or two line breaks: passages are tokenised once, in that form."
+            f"{where}: passage must be {'a head' if template.identifiers == 'none' else 'a head with {id}, a space'}, "
+            "{text} and at most two line breaks: passages are tokenised once, in that form."
         )
 
 
-def load_chat_template(model_folder: Path, keywords: Mapping[str, Any] | None = None) -> ChatTemplate:
-    """Reads `chat_template.jinja`, or the template inside `tokenizer_config.json`; `keywords` is what it is told."""
-    config_path = model_folder / "tokenizer_config.json"
-    config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-    jinja_path = model_folder / "chat_template.jinja"
-    source = jinja_path.read_text(encoding="utf-8") if jinja_path.is_file() else config.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        source = next((each["template"] for each in source if each.get("name") == "default"), None)
-    specials = {
-        name: value["content"] if isinstance(value, dict) else value
-        for name, value in config.items()
-        if name.endswith("_token") and isinstance(value, str | dict)
-    }
-    return ChatTemplate(source, specials, keywords or {})
+def _check_turns(template: PromptTemplate, where: str) -> None:
+    """Whether all that is given has a turn to stand in."""
+    unused = {
+        "user": ("before_reply", "passage_reply"),
+        "passages": (),
+        "query_document": ("before", "after", "after_best", "after_bare", "before_reply", "passage_reply"),
+        "none": ("system", "before_reply", "passage_reply"),
+    }[template.turns]
+    for name in unused:
+        if getattr(template, name):
+            raise ConfigError(
+                f"{where}: {name} has no place in a prompt with turns = {template.turns!r}. Leave it out."
+            )
+    wanted = {"passages": ("letters", "numbers"), "query_document": ("none",)}.get(template.turns)
+    if wanted and template.identifiers not in wanted:
+        raise ConfigError(f"{where}: turns = {template.turns!r} needs identifiers = {' or '.join(map(repr, wanted))}.")
 
 
 def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int, ask: int) -> list[FramePiece]:
@@ -213,44 +237,53 @@ def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int
     A think block that the chat template opened already is not opened again.
 
     Raises:
-        ConfigError: the chat template dropped or doubled the user's turn.
+        ConfigError: the chat template dropped or doubled a turn.
     """
-    text = chat.render(template.messages(num_passages, ask))
-    if not (template.scores_query or (is_thinking(text) and THINK_START in template.answer_prefix)):
+    messages = template.messages(num_passages, ask)
+    if template.turns == "query_document" and chat.source is None:
+        raise ConfigError("turns = 'query_document' needs a chat template with such roles, and the model has none.")
+    if template.turns == "none" and chat.turn_prefix:
+        raise ConfigError(
+            f"[prompt] turn_prefix = {chat.turn_prefix!r}: the prompt template has turns = 'none', so it writes "
+            "the whole prompt. Put this into its answer_prefix."
+        )
+    text = messages[0]["content"] if template.turns == "none" else chat.render(messages)
+    is_opened, opens = (
+        opened_thought(in_known_marks(each, template.thoughts)) for each in (text, template.answer_prefix)
+    )
+    if not (template.scores_query or (is_opened and opens)):
         text += template.answer_prefix
-    if text.count(PASSAGES_MARK) != 1 or (QUERY_MARK not in text and not template.scores_query):
-        raise ConfigError("the model's chat template does not keep the user's turn as it is: it cannot be used")
-    kinds: dict[str, PlaceKind] = {QUERY_MARK: "query", PASSAGES_MARK: "passages"}
-    parts = re.split(f"([{QUERY_MARK}{PASSAGES_MARK}])", text)
-    return [FramePiece(kinds.get(part, "words"), "" if part in kinds else part) for part in parts if part]
+    if text.count(PASSAGE_MARK) != num_passages or (QUERY_MARK not in text and not template.scores_query):
+        lost = "turns" if template.turns == "query_document" else "user's turn"
+        raise ConfigError(
+            f"the model's chat template does not keep the {lost} as given, so it cannot be used{chat.way_out(messages)}"
+        )
+    kinds: dict[str, PlaceKind] = {QUERY_MARK: "query", PASSAGE_MARK: "passage"}
+    parts = re.split(f"([{QUERY_MARK}{PASSAGE_MARK}])", text)
+    return _with_leads([FramePiece(kinds.get(part, "words"), "" if part in kinds else part) for part in parts if part])
 
 
-def is_thinking(rendered: str) -> bool:
-    """Whether a think block is open at the end: the next token would be a thought, not an answer."""
-    return rendered.rfind(THINK_START) > rendered.rfind(THINK_END)
+def _with_leads(pieces: list[FramePiece]) -> list[FramePiece]:
+    """The space before a passage becomes the passage's: tokenizers join it with the word behind it."""
+    places = [place for place, piece in enumerate(pieces) if piece.kind == "passage"]
+    if not all(place and pieces[place - 1].text.endswith(" ") for place in places):
+        return pieces
+    for place in places:
+        pieces[place - 1 : place + 1] = FramePiece("words", pieces[place - 1].text[:-1]), FramePiece("passage", " ")
+    return pieces
 
 
 def one_line(text: str) -> str:
-    """Data as it stands in a prompt: white space runs become one space, identifiers lose their square brackets.
+    r"""The text with every run of white space as one space.
 
-    So a passage can neither open another one nor be read as an answer: '[3] > [1]' becomes '(3) > (1)'. Nothing else
-    is changed.
+    >>> one_line(" The moon\n\n pulls. ")
+    'The moon pulls.'
     """
     is_line = text.isprintable() and "  " not in text and text == text.strip(" ")  # a third of splitting's time
-    line = text if is_line else " ".join(text.split())
-    if "[" not in line and "［" not in line:  # most passages: looking for the whole costs four times as much
-        return line
-    return IDENTIFIER.sub(lambda match: f"({unicodedata.normalize('NFKC', match[1])})", line)
+    return text if is_line else " ".join(text.split())
 
 
-def passage_text(title: str | None, text: str) -> str:
-    r"""Title and text on one line, the title once; '' where the text is blank, since a title alone is no passage.
-
-    >>> passage_text("Tides", "The moon pulls\n the sea."), passage_text("Tides", "Tides rise.")
-    ('Tides: The moon pulls the sea.', 'Tides rise.')
-    """
-    body = one_line(text)
-    head = one_line(title) if title else ""
-    if not body or not head or body.startswith(head):
-        return body
-    return f"{head}: {body}"
+def _without_identifiers(text: str) -> str:
+    if "[" not in text and "［" not in text:  # most passages: looking for the whole costs four times as much
+        return text
+    return IDENTIFIER.sub(lambda match: f"({unicodedata.normalize('NFKC', match[1])})", text)

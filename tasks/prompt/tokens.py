@@ -1,10 +1,11 @@
 """The model's tokenizer, with one rule: no added-token id, special or not, ever comes from data.
 
-Loads `tokenizer.json` with the tokenizers library, which needs neither torch nor the model. Knows nothing of prompts.
+White space is ordinary text even where it is an added token, as line breaks and tabs are in Gemma 3. Loads
+`tokenizer.json` with the tokenizers library, which needs neither torch nor the model. Knows nothing of prompts.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from tasks.errors import ConfigError, first_line
+from tasks.prompt.model_files import read_model_text
+from tasks.system.errors import ConfigError, first_line
 
 CONTINUATION_BYTES = range(0x80, 0xC0)  # a token that starts with one of these starts inside a character
 WORDS_KEPT = 1_024  # a template has a few stretches for every window size
@@ -47,12 +49,22 @@ class ModelTokens:
         self._tokenizer.encode_special_tokens = True  # '<|im_end|>' in data becomes plain ids
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._added = {
-            added.content: token_id for token_id, added in tokenizer.get_added_tokens_decoder().items() if added.content
+        added_tokens = {
+            added.content: (token_id, added)
+            for token_id, added in tokenizer.get_added_tokens_decoder().items()
+            if added.content and (added.special or not added.content.isspace())
         }
+        self._added = {content: token_id for content, (token_id, _) in added_tokens.items()}
+        self._strips_left = {content for content, (_, added) in added_tokens.items() if added.lstrip}
+        self._strips_right = {content for content, (_, added) in added_tokens.items() if added.rstrip}
         self._is_added = np.zeros(max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1, bool)
         self._is_added[list(self._added.values())] = True
-        self._added_pattern = re.compile("|".join(re.escape(text) for text in sorted(self._added, key=len)[::-1]))
+        self._added_pattern = re.compile(
+            "|".join(
+                rf"(?<!\w){re.escape(text)}(?!\w)" if added_tokens[text][1].single_word else re.escape(text)
+                for text in sorted(self._added, key=len)[::-1]
+            )
+        )
         self._words = lru_cache(WORDS_KEPT)(lambda text: self.encode_data([text])[0])
         self._anchor = _anchor(tokenizer)
         self._starts_inside = _starting_inside_a_character(tokenizer)
@@ -90,31 +102,40 @@ class ModelTokens:
     def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
         """The ids of the joined pieces, 1D int32: as the tokenizer would write the string, but for added tokens.
 
-        An added token's string gives its id where it lies wholly inside words of ours; where data takes part in it,
-        it is split.
+        An added token's string gives its id where it lies wholly inside words of ours, and takes the white space beside
+        it where the tokenizer says so (Phi-3's rstrip); where data takes part in it, it is split.
         """
         text = "".join(piece.text for piece in pieces)
         data_spans = _data_spans(pieces)
-        spans = self._template_tokens(data_spans, text)
-        bounds = [0, *(place for span in spans for place in span), len(text)]
-        parts = [self._stretch(text, bounds[0], bounds[1], data_spans)]
-        for (start, end), last in zip(spans, bounds[3::2], strict=True):
-            parts += [np.array([self._added[text[start:end]]], np.int32), self._stretch(text, end, last, data_spans)]
-        return np.concatenate(parts)
+        parts, place = [], 0
+        for start, end, token_id in self._template_tokens(data_spans, text):
+            parts += [self._stretch(text, place, start, data_spans), np.array([token_id], np.int32)]
+            place = end
+        return np.concatenate([*parts, self._stretch(text, place, len(text), data_spans)])
 
     def _stretch(self, text: str, first: int, last: int, data_spans: Sequence[tuple[int, int]]) -> np.ndarray:
         """The ids of what stands between two added tokens; words of ours alone are encoded once for all queries."""
         has_data = any(start < last and first < end for start, end in data_spans)
         return self.encode_data([text[first:last]])[0] if has_data else self._words(text[first:last])
 
+    def begins_with_added(self, text: str) -> bool:
+        """Whether an added token stands first, so that nothing before it is joined with the text."""
+        match = self._added_pattern.match(text) if self._added else None
+        return match is not None and match.group() not in self._strips_left
+
+    def ends_with_added(self, text: str) -> bool:
+        """Whether an added token stands last, so that nothing behind it is joined with the text."""
+        last = max(self._added_pattern.finditer(text), key=re.Match.end, default=None) if self._added else None
+        return last is not None and last.end() == len(text) and last.group() not in self._strips_right
+
     def encode_words(self, text: str) -> np.ndarray:
         """The ids of words of ours, 1D int32: an added token's string gives its id."""
         return self.encode_pieces([Piece(text, is_data=False)])
 
     def single_token(self, opening: str, text: str) -> int | None:
-        """The id of `text` behind `opening`; None where it is not one token, or is joined with what stands before."""
-        prefix = self.encode_data([opening])[0].tolist() if opening else []
-        whole = self.encode_data([opening + text])[0].tolist()
+        """The id of `text` behind `opening`, words of ours; None where it is not one token, or is joined with them."""
+        prefix = self.encode_words(opening).tolist() if opening else []
+        whole = self.encode_words(opening + text).tolist()
         return whole[-1] if whole[:-1] == prefix and len(whole) == len(prefix) + 1 else None
 
     def bos_ids(self) -> np.ndarray:
@@ -162,14 +183,19 @@ class ModelTokens:
         places = np.repeat(np.arange(len(lengths)), lengths)
         return EncodedTexts(ids[~is_added], np.bincount(places[~is_added], minlength=len(lengths)))
 
-    def _template_tokens(self, data_spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
-        """The spans of added tokens that no data takes part in."""
-        if not self._added:
-            return []
-        spans = (match.span() for match in self._added_pattern.finditer(text))
-        return [
-            (start, end) for start, end in spans if all(end <= first or last <= start for first, last in data_spans)
-        ]
+    def _template_tokens(self, data_spans: Sequence[tuple[int, int]], text: str) -> Iterator[tuple[int, int, int]]:
+        """Start, end and id of each added token that no data takes part in, with the white space that it takes."""
+        last = 0
+        for match in self._added_pattern.finditer(text) if self._added else ():
+            start, end = match.span()
+            if start < last or any(first < end and start < final for first, final in data_spans):
+                continue
+            while match.group() in self._strips_left and start > last and text[start - 1].isspace():
+                start -= 1
+            while match.group() in self._strips_right and end < len(text) and text[end].isspace():
+                end += 1
+            yield start, end, self._added[match.group()]
+            last = end
 
 
 def _data_spans(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
@@ -194,8 +220,9 @@ def load_model_tokens(model_folder: Path) -> ModelTokens:
             f"{model_folder}: no tokenizer.json. [engine] model must be a folder with a fast tokenizer, or a model "
             "of the hub that has one."
         )
+    text = read_model_text(path)
     try:
-        return ModelTokens(Tokenizer.from_file(str(path)))
+        return ModelTokens(Tokenizer.from_str(text))
     except Exception as error:  # the library raises plain Exception
         raise ConfigError(f"{path}: not a tokenizer: {first_line(error)}") from error
 

@@ -28,7 +28,6 @@ class ReadyWindows:
     def __init__(self) -> None:
         self._queues: dict[bool, list[tuple[int, int, OpenWindow]]] = {True: [], False: []}
         self._numbers = count()
-        self.order_sizes: set[int] = set()  # candidates of each window so far that asks for an order
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -37,8 +36,6 @@ class ReadyWindows:
         """Takes a window in."""
         entry = (-each.ranking.rounds_left, next(self._numbers), each)
         heapq.heappush(self._queues[one_token], entry)
-        if each.window.question == "order":
-            self.order_sizes.add(len(each.window.docs))
 
     def kind_after(self, *, one_token: bool | None) -> bool | None:
         """Whether windows of one-token answers come next: the same kind as before, while there are some of it."""

@@ -19,24 +19,20 @@ import pyarrow as pa
 from rich.console import Console
 from scipy.special import stdtrit  # scipy.stats has it too, but takes two seconds to import
 
-from tasks.errors import ConfigError
-from tasks.judge.queries import write_result
-from tasks.judge.summary import SummaryTable, print_tables
+from tasks.report.sql_shell import write_result
+from tasks.report.summary_tables import SummaryTable, print_tables
 from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
 from tasks.schedule.seeds import Seed
-from tasks.schedule.strategies.blitz import Blitz
-from tasks.schedule.strategies.jointrank import JointRank
-from tasks.schedule.strategies.pairwise import Pairwise
+from tasks.schedule.strategies import STRATEGIES
+from tasks.schedule.strategies.named import SIMULATED
 from tasks.schedule.strategies.pointwise import Pointwise
-from tasks.schedule.strategies.setwise import Setwise
 from tasks.schedule.strategies.single import Single
 from tasks.schedule.strategies.sliding import Sliding
-from tasks.schedule.strategies.tdpart import TDPart
-from tasks.schedule.strategies.tourrank import TourRank
 from tasks.schedule.windows import Outcome, Window
 from tasks.schedule.wrappers.cascade import Cascade
 from tasks.schedule.wrappers.consensus import Consensus
 from tasks.schedule.wrappers.truncate import Truncate
+from tasks.system.errors import ConfigError
 
 FIRST_STAGE_NOISE = 1.35  # standard deviations of relevance: costs as published for BM25's first hundred
 GRADE_SHARES = (0.03, 0.08, 0.18)  # of a standard normal: grade 3, at least 2, at least 1
@@ -106,30 +102,15 @@ class Contender:
 
 SLIDING = Sliding(20, 10)
 CONTENDERS = (
+    *(
+        Contender(label, Schedule(kind(*values) if values else kind().sized(SIMULATED)))
+        for name, kind in STRATEGIES.items()
+        for label, values in (kind.contenders or {name: ()}).items()
+    ),
     Contender("first stage", Schedule(Single(), Truncate(depth=1))),  # a list of one is not asked
-    Contender("pointwise", Schedule(Pointwise("query_likelihood"))),
-    Contender("single", Schedule(Single())),
-    Contender("sliding w20 s10", Schedule(SLIDING)),
-    Contender("sliding w10 s5", Schedule(Sliding(10, 5))),
-    Contender("sliding w20 s10, 2 passes", Schedule(Sliding(20, 10, passes=2))),
     Contender("sliding w20 s10, depth 30", Schedule(SLIDING, Truncate(depth=30))),
     Contender("sliding w20 s10, score gap 0.8", Schedule(SLIDING, Truncate(score_gap=0.8))),
-    Contender("tdpart w20 k10", Schedule(TDPart(20, CUTOFF))),
-    Contender("setwise heapsort c3", Schedule(Setwise(3, CUTOFF))),
-    Contender("setwise heapsort c10", Schedule(Setwise(10, CUTOFF))),
-    Contender("setwise heapsort c20", Schedule(Setwise(20, CUTOFF))),
-    Contender("setwise insertion c4", Schedule(Setwise(4, CUTOFF, "insertion"))),
-    Contender("tourrank 1", Schedule(TourRank(20, 1))),
-    Contender("tourrank 2", Schedule(TourRank(20, 2))),
-    Contender("tourrank 10", Schedule(TourRank(20, 10))),
-    Contender("jointrank w20 r2 page_rank", Schedule(JointRank(20, 2, "page_rank"))),
-    Contender("jointrank w20 r4 win_rate", Schedule(JointRank(20, 4, "win_rate"))),
-    Contender("blitz k20", Schedule(Blitz(20, CUTOFF))),
-    Contender("blitz k10", Schedule(Blitz(10, CUTOFF))),
-    Contender("pairwise heapsort", Schedule(Pairwise(CUTOFF))),
-    Contender("pairwise sliding", Schedule(Pairwise(CUTOFF, "sliding"))),
-    Contender("pairwise all pairs", Schedule(Pairwise(CUTOFF, "all_pairs"))),
-    Contender("cascade 30, sliding w20 s10", Schedule(Cascade(Pointwise("query_likelihood"), 30, SLIDING))),
+    Contender("cascade 30, sliding w20 s10", Schedule(Cascade(Pointwise(), 30, SLIDING))),
     Contender("consensus 3 x sliding w20 s10", Schedule(Consensus(SLIDING, 3))),
 )
 
@@ -167,7 +148,7 @@ class Comparator:
             for doc in window.docs
         }
         order = sorted(window.docs, key=lambda doc: -seen[doc])
-        shift = _log_sum_exp([seen[doc] for doc in order]) if window.question != "judge" else 0.0
+        shift = _log_sum_exp([seen[doc] for doc in order]) if len(window.docs) > 1 else 0.0
         return Outcome(tuple(order), len(order), tuple(seen[doc] - shift for doc in order))
 
 
@@ -312,8 +293,7 @@ def ndcg(grades: Sequence[int], cutoff: int = CUTOFF) -> float:
 
 def prompt_tokens_of(window: Window) -> int:
     """Tokens of a window's prompt: its passages, their frame, and what stands around them."""
-    is_short = window.question == "judge" or (window.question == "select" and window.ask == 1)
-    fixed = SHORT_TOKENS if is_short else LISTWISE_TOKENS
+    fixed = SHORT_TOKENS if window.num_asked == 1 else LISTWISE_TOKENS
     return len(window.docs) * (PASSAGE_TOKENS + FRAME_TOKENS) + fixed
 
 

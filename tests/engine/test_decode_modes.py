@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from tasks.answer.outcomes import read_generation
-from tasks.environment import STATE, engine_environment
-from tasks.generate.process import EngineOptions, engine_on_demand
-from tasks.pack.batches import Batch
+from tasks.engine.batches import Batch
+from tasks.engine.engine_options import EngineOptions
+from tasks.engine.process import engine_on_demand
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
-from tasks.rank.canaries import ask_canaries, load_canaries, wrong_canaries
-from tasks.rank.recipe import build_recipe
+from tasks.ranking.canaries import ask_canaries, load_canaries, wrong_canaries
+from tasks.ranking.recipe import build_recipe
 from tasks.schedule.windows import Window
 from tasks.settings import load_settings
+from tasks.system.environment import STATE, engine_environment
+from tasks.system.errors import ConfigError
 from tests.makers import SAMPLE_MODEL, make_settings
-
-pytestmark = pytest.mark.slow
 
 QUERY = "what causes ocean tides"
 PASSAGES = [
@@ -29,18 +29,22 @@ PASSAGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def options_that_draw(folder, **keywords):
     if not SAMPLE_MODEL.is_dir():
         pytest.skip("models/sample is not there: run make setup")
-    folder = tmp_path_factory.mktemp("engine")
-    options = EngineOptions(
-        keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "enforce_eager": True, "dtype": "float32", "kv_cache_memory_bytes": 256 << 20, "max_num_batched_tokens": 2048},
-        environment=engine_environment(STATE, folder / "tmp", model_is_folder=True),
+    return EngineOptions(
+        keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "enforce_eager": True, "dtype": "float32", "kv_cache_memory_bytes": 256 << 20, "max_num_batched_tokens": 2048, **keywords},
+        environment=engine_environment(STATE, folder / "tmp", model_is_folder=True, enforce_eager=True),
         log_path=folder / "engine.log",
         start_timeout_s=300,
         batch_timeout_s=300,
+        draws=True,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    options = options_that_draw(tmp_path_factory.mktemp("engine"))
     with engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as started:
         yield started
 
@@ -89,10 +93,7 @@ def test_the_passage_that_answers_makes_the_query_likelier(engine, recipe_of):
     asking = recipe_of("pointwise", "query_likelihood").main
     prompts = [build(asking, Window((doc,), "judge")) for doc in range(len(PASSAGES))]
 
-    values = [
-        read_generation(asking.builder, *each).outcome.logprobs[0]
-        for each in zip(prompts, ask(engine, *prompts), strict=True)
-    ]
+    values = [asking.mode.read(*each).outcome.logprobs[0] for each in zip(prompts, ask(engine, *prompts), strict=True)]
 
     assert int(np.argmax(values)) == 0
 
@@ -102,10 +103,10 @@ def test_a_verdict_is_a_share_of_the_probability_of_its_spellings(engine, recipe
     prompt = build(asking, Window((0,), "judge"))
 
     (generation,) = ask(engine, prompt)
-    reading = read_generation(asking.builder, prompt, generation)
+    reading = asking.mode.read(prompt, generation)
 
     masses = [math.exp(logprob) for logprob in generation.logprobs]
-    num_yes = len(asking.builder.answers.yes_ids)
+    num_yes = len(asking.mode.yes_ids)
     assert generation.output_tokens == 1
     assert reading.outcome.logprobs[0] == pytest.approx(math.log(sum(masses[:num_yes]) / sum(masses)), abs=1e-5)
     assert 0.5 < reading.id_mass <= 1.0
@@ -116,7 +117,7 @@ def test_the_best_of_a_few_takes_one_token(engine, recipe_of):
     prompt = build(asking, Window((2, 0, 1), "select", ask=1))
 
     (generation,) = ask(engine, prompt)
-    reading = read_generation(asking.builder, prompt, generation)
+    reading = asking.mode.read(prompt, generation)
 
     assert generation.output_tokens == 1
     assert reading.outcome.num_listed == 3
@@ -140,21 +141,47 @@ def test_a_stop_string_ends_an_answer_and_is_kept(engine, recipe_of):
 
 def test_a_think_block_over_its_budget_is_closed_and_answered_behind(engine, recipe_of):
     asking = recipe_of("sliding", "reasoning", prompt__thinking_budget_tokens=12, strategy__stride=2).main
-    prompt = build(asking, Window((0, 1)))
+    prompt = build(asking, Window((0, 1)), "Why does bread rise, and why do tides?")
 
     (generation,) = ask(engine, prompt)
 
     assert "</think>\n<answer>" in generation.text
     assert prompt.form.first_max_tokens < generation.output_tokens <= prompt.max_tokens
     assert generation.latency.e2el_s > generation.latency.ttft_s > 0
-    reading = read_generation(asking.builder, prompt, generation)
+    reading = asking.mode.read(prompt, generation)
     assert sorted(reading.outcome.order) == [0, 1]
+
+
+def test_thoughts_are_drawn_with_a_seed_in_prefills_that_are_whole(engine, recipe_of):
+    """vLLM's CPU engine is lost where a prompt that draws is prefilled in parts, as every step's last prompt would be."""
+    prompt = {"prompt__thinking_budget_tokens": 12, "prompt__sampling__temperature": 0.9}
+    asking = recipe_of("sliding", "reasoning", strategy__stride=2, **prompt).main
+    prompts = [build(asking, Window((0, 1, 2, 3)))] * 16
+
+    drawn = [generation.text for generation in ask(engine, *prompts)]
+
+    assert sum(len(prompt.prompt_token_ids) for prompt in prompts) > 2048
+    assert len(set(drawn)) > 8  # one prompt under sixteen ids
+    assert [generation.text for generation in ask(engine, *prompts[:2])] == drawn[:2]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU draws in prefills that have parts")
+def test_a_setting_that_prompts_which_draw_rule_out_is_refused(tmp_path):
+    options = options_that_draw(tmp_path, enable_chunked_prefill=True)
+
+    with (
+        pytest.raises(ConfigError, match=r"\[engine\] enable_chunked_prefill: true, but .* Leave the key out"),
+        engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as started,
+    ):
+        _ = started.info
 
 
 def test_content_free_prompts_show_what_letters_get_anyway(engine, recipe_of):
     asking = recipe_of("single", "first_token").main
 
-    (generation,) = ask(engine, asking.builder.build_content_free("content-free/4", 4, asking.sizes))
+    (generation,) = ask(
+        engine, asking.builder.build_content_free("content-free/4", asking.mode.window(range(4)), asking.sizes)
+    )
 
     assert len(generation.logprobs) == 4
     assert len(set(generation.logprobs)) == 4  # the small model favours places
@@ -166,4 +193,4 @@ def test_the_canaries_of_the_small_model_pass_where_it_can_judge(engine, recipe_
     answered = ask_canaries(load_canaries(), recipe, engine)
 
     assert all(each.passed for each in answered)
-    assert wrong_canaries(answered) == ""
+    assert wrong_canaries(answered, max_missed_share=0.0) == ""

@@ -1,25 +1,25 @@
 """The real engine on the CPU with the small model: no preemption, one token a window, and kill -9."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tasks.environment import STATE, engine_environment
-from tasks.generate.process import EngineOptions, engine_on_demand
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
-from tasks.night.runs import store_of
-from tasks.pack.batches import Batch, pack
-from tasks.pack.kv_budget import batch_budget
+from tasks.engine.batches import Batch, pack
+from tasks.engine.engine_options import EngineOptions
+from tasks.engine.kv_cache import batch_budget
+from tasks.engine.process import engine_on_demand
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
 from tasks.schedule.windows import Window
-from tests.makers import ROOT, SAMPLE_MODEL, make_inputs, make_settings, make_text
-
-pytestmark = pytest.mark.slow
+from tasks.system.environment import STATE, cache_environment, engine_environment
+from tests.makers import ROOT, SAMPLE_MODEL, make_inputs, make_settings, make_text, make_tiny_model, select
+from tests.processes import engines_of, wait_for
 
 ENGINE = {
     "engine.model": str(SAMPLE_MODEL),
@@ -35,17 +35,12 @@ def _needs_the_sample_model():
         pytest.skip("models/sample is not there: run make setup")
 
 
-def rows(prepared, statement):
-    with store_of(prepared).unit_of_work() as database:
-        return database.query_text(statement).to_pylist()
-
-
 def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     """Cache of 64 MiB, 22 blocks of 128 tokens; permutations grow while they are written."""
     config = make_settings(
         tmp_path, SAMPLE_MODEL, {"inputs.nested": "-", "strategy.decode_mode": "permutation", "strategy.window_size": 20, "engine.max_model_len": 2048}
     )  # fmt: skip
-    from tasks.rank.recipe import build_recipe
+    from tasks.ranking.recipe import build_recipe
     from tasks.settings import load_settings
 
     settings = load_settings(config)
@@ -60,7 +55,7 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
         )
     options = EngineOptions(
         keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "enforce_eager": True, "kv_cache_memory_bytes": 64 << 20, "enable_prefix_caching": False},
-        environment=engine_environment(STATE, tmp_path / "tmp", model_is_folder=True),
+        environment=engine_environment(STATE, tmp_path / "tmp", model_is_folder=True, enforce_eager=True),
         log_path=tmp_path / "engine.log",
         start_timeout_s=300,
         batch_timeout_s=300,
@@ -80,47 +75,63 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
     assert max(each.output_tokens for each in ours) > 20
 
 
-@pytest.mark.parametrize("decode_mode", ["first_token", "permutation"])
-def test_a_night_on_the_real_engine(tmp_path, decode_mode):
+@pytest.mark.parametrize(("decode_mode", "driver"), [("first_token", "generate"), ("permutation", "stream")])
+def test_a_night_on_the_real_engine(tmp_path, decode_mode, driver):
     inputs = make_inputs(tmp_path / "in", [1, 3, 6, 8])
-    config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE | {"strategy.decode_mode": decode_mode, "checks.max_fallback_share": 1.0, "checks.max_partial_share": 1.0})  # fmt: skip
+    config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE | {"strategy.decode_mode": decode_mode, "packing.driver": driver, "checks.max_fallback_share": 1.0, "checks.max_partial_share": 1.0})  # fmt: skip
     prepared = prepare_night(NightRequest(config=config, publish=True))
 
     run_night(prepared)
 
-    assert rows(prepared, "select count(*) as n from latest_scores") == [{"n": 18}]
-    (latency,) = rows(prepared, "select * from serving_benchmark")
+    assert select(prepared, "select count(*) as n from latest_scores") == [{"n": 18}]
+    (latency,) = select(prepared, "select * from serving_benchmark")
     assert latency["successful_requests"] == 1 + 2 + 3
     assert 0 < latency["median_ttft_s"] <= latency["p99_ttft_s"] <= latency["duration_s"]
     assert 0 <= latency["mean_queue_s"] < latency["duration_s"]
     if decode_mode == "first_token":
-        assert rows(prepared, "select distinct output_tokens as n from windows") == [{"n": 1}]
-        assert rows(prepared, "select bool_and(id_mass > 0.2 and parse_status = 'ok') as well from windows") == [
+        assert select(prepared, "select distinct output_tokens as n from windows") == [{"n": 1}]
+        assert select(prepared, "select bool_and(id_mass > 0.2 and parse_status = 'ok') as well from windows") == [
             {"well": True}
         ]
         assert latency["mean_tpot_s"] is None
     else:
         assert latency["mean_tpot_s"] > 0
         assert latency["p99_itl_s"] >= latency["median_itl_s"] > 0
-        (gaps,) = rows(
+        (gaps,) = select(
             prepared, "select sum(itl_count)::bigint as n, sum(output_tokens - num_prompts)::bigint as m from batches"
         )
         assert gaps["n"] == gaps["m"]
 
 
-def engines():
-    return [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.exists() and b"tasks.generate.engine" in _read(path).split(b"\0")
+@pytest.mark.skipif(
+    not (shutil.which("g++") and Path(sysconfig.get_path("include"), "Python.h").is_file()),
+    reason="on a CPU torch compiles C++: g++ and Python's headers are not there",
+)
+def test_a_night_on_a_compiled_model(tmp_path):
+    """No preset for a GPU sets enforce_eager: vLLM then compiles the model, which TORCHDYNAMO_DISABLE forbids.
+
+    What is compiled lies in var/, and nothing under HOME: the next night, in another process, finds it there.
+    """
+    inputs = make_inputs(tmp_path / "in", [3])
+    model = make_tiny_model(tmp_path / "model")
+    config = make_settings(tmp_path, model, inputs | ENGINE | {"engine.model": str(model), "engine.enforce_eager": False, "packing.max_engine_starts": 1})  # fmt: skip
+    command = [sys.executable, "-m", "flows.cli", "run", str(config), "--no-prefect"]
+    (tmp_path / "home").mkdir()
+    callers = {
+        name: value for name, value in os.environ.items() if name not in (*cache_environment(STATE), "XDG_CACHE_HOME")
+    }
+
+    answer = subprocess.run(
+        command, cwd=ROOT, env=callers | {"HOME": str(tmp_path / "home")}, capture_output=True, text=True, check=False
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    assert list((STATE / "vllm" / "torch_compile_cache").rglob("*.so"))
+    assert list((tmp_path / "home").rglob("*")) == []
+    prepared = prepare_night(NightRequest(config=config))
+    assert select(prepared, "select status, num_ranked_queries as n from run_summary") == [
+        {"status": "complete", "n": 1}
     ]
-
-
-def _read(path):
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.soak
@@ -141,7 +152,7 @@ def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_no
     killed = prepare_night(NightRequest(config=tmp_path / "killed" / "nightly.toml"))
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.command", "run", str(tmp_path / "killed" / "nightly.toml"), "--no-prefect"],
+        [sys.executable, "-m", "flows.cli", "run", str(tmp_path / "killed" / "nightly.toml"), "--no-prefect"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -150,21 +161,18 @@ def test_a_night_killed_on_the_real_engine_ends_with_the_rows_of_one_that_was_no
     for line in process.stderr:
         if " batch=3 " in line:
             break
-    before = engines()
+    assert engines_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 10
-    while set(before) & set(engines()):
-        assert time.monotonic() < deadline, "an engine outlived its command"
-        time.sleep(0.1)
+    wait_for(lambda: engines_of(process.pid) == [], 60)
 
     committed = "select query_id, round, window_no, outcome_order, outcome_logprobs from outcomes order by 1, 2, 3"
     run_night(killed)
 
-    assert rows(killed, committed) == rows(whole, committed)
+    assert select(killed, committed) == select(whole, committed)
     scores = "select * exclude (run_id) from scores order by query_id, rank"
-    assert rows(killed, scores) == rows(whole, scores)
-    assert rows(killed, "select count(*) as n from batches where num_prompts > 0")[0]["n"] >= 4
+    assert select(killed, scores) == select(whole, scores)
+    assert select(killed, "select count(*) as n from batches where num_prompts > 0")[0]["n"] >= 4
 
 
 @pytest.mark.soak
@@ -179,26 +187,27 @@ def test_shards_on_the_real_engine_have_the_rows_of_a_night_without(tmp_path):
         prepared = prepare_night(NightRequest(config=make_settings(tmp_path / str(shards), SAMPLE_MODEL, values)))
         run_night(prepared)
         found[shards] = [
-            rows(prepared, "select * exclude (run_id) from scores order by query_id, rank"),
-            rows(
+            select(prepared, "select * exclude (run_id) from scores order by query_id, rank"),
+            select(
                 prepared, "select * exclude (run_id, answer) from outcomes order by query_id, round, window_no, attempt"
             ),
         ]
 
     assert len(found[1][0]) == 26
     assert found[2] == found[1]
-    assert rows(prepared, "select distinct shard from batches where num_prompts > 0 order by shard") == [
+    assert select(prepared, "select distinct shard from batches where num_prompts > 0 order by shard") == [
         {"shard": 0},
         {"shard": 1},
     ]
 
 
+@pytest.mark.soak
 def test_doctor_starts_the_engine(tmp_path):
     inputs = make_inputs(tmp_path / "in", [3])
     config = make_settings(tmp_path, SAMPLE_MODEL, inputs | ENGINE)
 
     answer = subprocess.run(
-        [sys.executable, "-m", "flows.command", "doctor", str(config)],
+        [sys.executable, "-m", "flows.cli", "doctor", str(config)],
         cwd=ROOT,
         capture_output=True,
         text=True,

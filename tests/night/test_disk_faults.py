@@ -11,12 +11,10 @@ from datetime import date
 
 import pytest
 
-from tasks.errors import EngineError, StoreError
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
+from tasks.system.errors import EngineError, StoreError
 from tests.makers import FAKE_VLLM, asked, make_inputs, make_settings, select, value
-
-pytestmark = pytest.mark.slow
 
 LISTS = [0, 1, 2, 5, 9, 12]  # 0 + 0 + 1 + 2 + 4 + 5 windows of 4, stride 2
 NUM_WINDOWS = 12
@@ -56,7 +54,7 @@ def all_rows(prepared, run_id=None):
 
 
 def spooled(prepared):
-    return sorted((prepared.work_folder / "spool").glob("*/*/*/[0-9]*"))
+    return sorted((prepared.workspace.folder / "spool").glob("*/*/*/[0-9]*"))
 
 
 FULL_DISK = """
@@ -64,9 +62,9 @@ import json, shutil, subprocess, sys
 from datetime import date
 from pathlib import Path
 
-from tasks.errors import PackrankError
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.system.errors import PackrankError
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
 from tests.makers import make_finished_run, select
 
 config, var = Path(sys.argv[1]), Path(sys.argv[2])
@@ -119,7 +117,7 @@ def test_a_night_on_a_full_disk_says_so_and_goes_on_when_there_is_room_again(mod
     var.mkdir()
     mount = f'mount -t tmpfs -o size=40m tmpfs {var} && exec {sys.executable} -c "$0" "$@"'
     words = ["unshare", "-Urm", "bash", "-c", mount, FULL_DISK, tmp_path / "a" / "nightly.toml", var, kept]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     if "unshare:" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no disk of our own to be had: {done.stderr}")
     told = json.loads(done.stdout)
@@ -151,7 +149,8 @@ def files_limited_to(num_bytes):
 def half_done(model_folder, fake_vllm, tmp_path):
     """A night whose engine died half-way, with its batches in the spool."""
     fake_vllm(log=str(tmp_path / "first"), die_at=2)
-    prepared = make_night(tmp_path / "a", model_folder, packing__max_engine_starts=1, packing__max_poison_prompts=0)
+    settings = {"packing__driver": "generate", "packing__max_engine_starts": 1, "packing__max_poison_prompts": 0}
+    prepared = make_night(tmp_path / "a", model_folder, **settings)  # a call is a batch
     with pytest.raises(EngineError):
         run_night(prepared)
     assert len(spooled(prepared)) > 3
@@ -173,11 +172,11 @@ def test_what_could_not_be_moved_into_the_file_survives_a_torn_or_missing_log(ha
     assert len(spooled(prepared)) == num_spooled
     written = log.read_bytes()
     assert len(written) > 1_000
-    shutil.copytree(prepared.work_folder, tmp_path / "kept")
+    shutil.copytree(prepared.workspace.folder, tmp_path / "kept")
 
     for number, size in enumerate((len(written), random.Random(0).randrange(len(written)), 0)):
-        shutil.rmtree(prepared.work_folder)
-        shutil.copytree(tmp_path / "kept", prepared.work_folder)
+        shutil.rmtree(prepared.workspace.folder)
+        shutil.copytree(tmp_path / "kept", prepared.workspace.folder)
         log.write_bytes(written[:size])
         fake_vllm(log=str(tmp_path / f"rest-{number}"))
         run_night(prepared)

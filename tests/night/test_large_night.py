@@ -9,16 +9,14 @@ import pytest
 
 from tests.makers import make_settings, make_text, write_parquet
 
-pytestmark = pytest.mark.slow
-
 NUM_QUERIES, LENGTH, NUM_DOCUMENTS = 3_000, 100, 20_000
 
 RANK = """
 import json, re, sys
 from datetime import date
 from pathlib import Path
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
 from tests.makers import select
 prepared = prepare_night(NightRequest(config=Path(sys.argv[1]), night=date(2026, 11, 29)))
 run_night(prepared)

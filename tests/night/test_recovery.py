@@ -4,12 +4,10 @@ from datetime import date
 
 import pytest
 
-from tasks.errors import CheckFailed, EngineError
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
+from tasks.system.errors import CheckFailed, EngineError
 from tests.makers import asked, make_inputs, make_settings, select, value, write_parquet
-
-pytestmark = pytest.mark.slow
 
 LISTS = [3, 4, 5, 3, 4, 3]
 POISON = "zzkrk"
@@ -38,11 +36,22 @@ def statuses(prepared, run_id):
 
 @pytest.mark.fault(10, 47, 88)
 @pytest.mark.parametrize(
-    ("kind", "driver"), [("die_on", "generate"), ("die_on", "stream"), ("hang_on", "stream"), ("fail_on", "stream")]
+    ("kind", "driver"),
+    [
+        pytest.param("die_on", "generate", marks=pytest.mark.soak),
+        ("die_on", "stream"),
+        ("hang_on", "stream"),
+        ("fail_on", "stream"),
+    ],
 )
 def test_a_poison_prompt_is_set_aside_with_its_query_and_the_rest_is_ranked(night, fake_vllm, tmp_path, kind, driver):
     fake_vllm(**{kind: POISON}, log=str(tmp_path / "asked"))
-    prepared = night(2, packing__batch_timeout_s=1, packing__max_engine_starts=1, packing__driver=driver)
+    prepared = night(
+        2,
+        packing__batch_timeout_s=3 if kind == "hang_on" else 120,
+        packing__max_engine_starts=1,
+        packing__driver=driver,
+    )
 
     run_id = run_night(prepared)
 

@@ -5,14 +5,12 @@ from datetime import date
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import ConfigError, PackrankError
-from tasks.judge.queries import explain_query
-from tasks.night.night import run_night
-from tasks.night.plan import CacheAssumption, plan_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
+from tasks.report.sql_shell import explain_query
+from tasks.system.errors import ConfigError, PackrankError
+from tasks.tools.plan import CacheAssumption, plan_night
 from tests.makers import asked, make_inputs, make_settings, select, value
-
-pytestmark = pytest.mark.slow
 
 LISTS = [0, 1, 2, 5, 9, 6]
 READY = 5

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 
 import pyarrow as pa
@@ -13,20 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from flows import running
-from tasks.errors import AlreadyRunning, ConfigError, StoreError
-from tasks.judge.forecast import PrefillRate, Rates
-from tasks.keep.shards import ShardFolder, shard_of
-from tasks.night.calibration import write_rates
-from tasks.night.night import open_night, run_night
-from tasks.night.outlook import rates_path
-from tasks.night.request import NightRequest, prepare_night
-from tasks.night.shards import stage as shard_stage
-from tasks.night.shards.shard import rank_shard
-from tasks.night.shards.stage import ranks_in_turn
+from flows import night_runner as running
+from tasks.forecast.rates import PrefillRate, Rates
+from tasks.nightly import shards as shard_stage
+from tasks.nightly.night import open_night, run_night
+from tasks.nightly.outlook import rates_path
+from tasks.nightly.prepare import NightRequest, prepare_night
+from tasks.nightly.shard_worker import rank_shard
+from tasks.nightly.shards import ranks_in_turn
+from tasks.store.identity import git_commit
+from tasks.store.shard_folder import ShardFolder, read_order, shard_of
+from tasks.system.errors import AlreadyRunning, ConfigError, StoreError
+from tasks.tools.rates_bench import write_rates
 from tests.makers import FAKE_VLLM, ROOT, asked, make_inputs, make_settings, select, value
-
-pytestmark = pytest.mark.slow
 
 LISTS = [0, 1, 2, 5, 9, 12, 7, 4, 3, 6]
 ROWS = {
@@ -129,7 +129,11 @@ def test_shards_have_the_rows_of_a_night_without(night, whole, tmp_path):
     assert expected["run"]["notes"].keys() == notes
 
     prepared = night(
-        shards=3, engine__tensor_parallel_size=2, checks__canary="warn", store__spool=str(tmp_path / "elsewhere")
+        shards=3,
+        engine__tensor_parallel_size=2,
+        checks__canary="warn",
+        checks__max_missed_canary_share=1.0,
+        store__spool=str(tmp_path / "elsewhere"),
     )
     run_id = run_night(prepared)
 
@@ -143,8 +147,8 @@ def test_shards_have_the_rows_of_a_night_without(night, whole, tmp_path):
     canaries = 3 * 10  # every engine is asked ten prompts first
     assert len(asked(tmp_path / "asked")) == num_asked + canaries
     assert not list((tmp_path / "elsewhere").rglob("*.*"))  # nothing is left in the spool, nor of the shards' own
-    assert not list((prepared.work_folder / "shards").rglob("*.*"))
-    assert len(list((prepared.work_folder / "logs").glob(f"{run_id}.shard*.engine.log"))) == 3
+    assert not list((prepared.workspace.folder / "shards").rglob("*.*"))
+    assert len(list((prepared.workspace.folder / "logs").glob(f"{run_id}.shard*.engine.log"))) == 3
 
 
 def test_shards_with_rates_have_the_forecast_of_the_slowest_beside_what_all_took(night):
@@ -165,7 +169,7 @@ def test_shards_with_rates_have_the_forecast_of_the_slowest_beside_what_all_took
     assert row["expected_s"] == pytest.approx(slowest, rel=0.05)
     assert row["low_s"] == pytest.approx(0.9 * row["expected_s"], rel=0.02)
     assert row["high_s"] == pytest.approx(1.1 * row["expected_s"], rel=0.02)
-    assert 0 < row["actual_s"] < 60
+    assert 0 < row["actual_s"] < 600
 
 
 @pytest.mark.fault(8, 10)
@@ -174,16 +178,16 @@ def test_a_night_killed_in_a_shard_asks_only_the_rest_of_that_shard(night, whole
 
     The run keeps the number of shards that it began with, whatever the settings say when it is taken up again.
     """
-    log = tmp_path / "asked"
-    prepared = night(shards=2)
+    log, calls = tmp_path / "asked", {"packing__driver": "generate"}  # whose third batch begins when two are committed
+    prepared = night(shards=2, **calls)
     begun(prepared, 1)
     fake_vllm(log=str(log), hang_at=int((tmp_path / "asked.count").read_text()) + 2)
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.command", "run", str(tmp_path / "night" / "nightly.toml"), "--no-prefect", "--night", "2026-11-29"],
+        [sys.executable, "-m", "flows.cli", "run", str(tmp_path / "night" / "nightly.toml"), "--no-prefect", "--night", "2026-11-29"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     folder = ShardFolder(prepared.settings.spool_folder, prepared.base_run_id, 0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(folder.batch_nos()) < 4:  # of rows set aside, of queries without a call, and two that were answered
         assert time.monotonic() < deadline, folder.batch_nos()
         time.sleep(0.1)
@@ -198,7 +202,7 @@ def test_a_night_killed_in_a_shard_asks_only_the_rest_of_that_shard(night, whole
     fake_vllm(log=str(log))
     caplog.clear()
 
-    run_id = run_night(night(shards=3))
+    run_id = run_night(night(shards=3, **calls))
 
     assert f"run_id={run_id} keeps the 2 shards that it began with; [packing] shards = 3" in caplog.text
     assert {row["shard"] for row in select(prepared, "select shard from batches")} == {0, 1}
@@ -213,7 +217,7 @@ def test_a_night_killed_in_a_shard_asks_only_the_rest_of_that_shard(night, whole
 
 def folder_lock_at_once(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.keep.shards.LOCK_WAIT_S", 0.0)
+        patch.setattr("tasks.store.shard_folder.LOCK_WAIT_S", 0.0)
         with folder.lock():
             pass
 
@@ -306,15 +310,22 @@ def test_what_does_not_belong_together_is_refused_in_one_line(night, monkeypatch
         ConfigError, match=f"settings, model and input are those of {other.base_run_id} here, wanted {run_id}"
     ):
         rank_shard(other, run_id, 0)
-    assert not (prepared.work_folder / "shards").exists()
+    order = read_order(prepared.settings.spool_folder / run_id)
+    assert order.git_commit == git_commit(ROOT)
+    replace(order, git_commit="0" * 40).write(prepared.settings.spool_folder / run_id)
+    if order.git_commit is not None:  # None outside git, as in an archive of the sources
+        with pytest.raises(ConfigError, match=rf"shard 0 on .*: the checkout is at commit .*, wanted {'0' * 40}"):
+            rank_shard(prepared, run_id, 0)
+    assert not (prepared.workspace.folder / "shards").exists()
 
 
 def test_a_command_without_workers_starts_nothing(night, monkeypatch):
     """A server of its own has none."""
     monkeypatch.setattr(running, "running_stack_url", lambda: None)
     monkeypatch.setattr(running, "set_prefect_environment", lambda: None)
-    monkeypatch.setattr(running, "_show_logs", lambda: None)
-    monkeypatch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    monkeypatch.setattr(running, "show_logs", lambda: None)
+    for name in ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
+        monkeypatch.setenv(name, "CRITICAL")
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     prepared = night(shards=2)
     request = NightRequest(config=prepared.settings.database_path.parent.parent / "nightly.toml")

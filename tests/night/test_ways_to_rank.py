@@ -5,13 +5,12 @@ from datetime import date
 
 import pytest
 
-from tasks.errors import CanaryFailed, EngineError, InputError
-from tasks.night.night import run_night
-from tasks.night.plan import CacheAssumption, plan_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
+from tasks.settings import load_settings
+from tasks.system.errors import CanaryFailed, CheckFailed, EngineError, InputError
+from tasks.tools.plan import CacheAssumption, plan_night
 from tests.makers import asked, make_inputs, make_settings, select, value
-
-pytestmark = pytest.mark.slow  # one engine child a test: a minute on two cores
 
 LISTS = [0, 1, 2, 7, 13]
 
@@ -40,6 +39,13 @@ WAYS = {
     },
     "sliding/permutation+consensus": {"consensus.shuffles": 3},
 }
+SCORE_KINDS = {  # how a score is to be read is stored beside it
+    "pointwise/yes_no": "p_yes",
+    "pointwise/query_likelihood": "query_likelihood",
+    "tourrank/select": "points",
+    "pairwise/select": "win_rate",
+    "sliding/permutation": "reciprocal_rank",
+}
 ONE_TOKEN = ("first_token", "select", "yes_no", "query_likelihood")
 
 
@@ -49,7 +55,7 @@ def night(tmp_path, model_folder, fake_vllm):
 
     def make(way, folder="a", **settings):
         strategy, _, decode_mode = way.split("+")[0].partition("/")
-        values = {"strategy.name": strategy, "strategy.decode_mode": decode_mode, "packing.driver": "stream"}
+        values = {"strategy.name": strategy, "strategy.decode_mode": decode_mode}
         values |= {f"strategy.{name}": value for name, value in WAYS.get(way, {}).items()}
         if strategy != "sliding":
             values["strategy.stride"] = None
@@ -67,8 +73,10 @@ def score_rows(prepared):
     return select(prepared, "select * exclude (run_id) from scores order by query_id, rank")
 
 
+@pytest.mark.fault(36)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_night_ends_published_whichever_way_it_ranks(night, way):
+def test_a_night_ends_published_whichever_way_it_ranks(night, fake_vllm, tmp_path, way):
+    fake_vllm(log=str(tmp_path / "asked"))
     prepared = night(way)
 
     run_night(prepared)
@@ -90,29 +98,12 @@ def test_a_night_ends_published_whichever_way_it_ranks(night, way):
     for mode in modes:
         assert (longest[mode] == 1) == (mode in ONE_TOKEN)
     assert value(prepared, "select bool_and(num_listed <= len(docs) and num_missing = 0) from windows")
-
-
-def test_how_a_score_is_to_be_read_stands_beside_it(night):
-    kinds = {}
-    for way in (
-        "pointwise/yes_no",
-        "pointwise/query_likelihood",
-        "tourrank/select",
-        "pairwise/select",
-        "sliding/permutation",
-    ):
-        prepared = night(way, folder=way.replace("/", "-"))
-        run_night(prepared)
-        rows = select(prepared, "select distinct score_kind as kind from scores where query_id in ('q003', 'q004')")
-        (kinds[way],) = [row["kind"] for row in rows]
-
-    assert kinds == {
-        "pointwise/yes_no": "p_yes",
-        "pointwise/query_likelihood": "query_likelihood",
-        "tourrank/select": "points",
-        "pairwise/select": "win_rate",
-        "sliding/permutation": "reciprocal_rank",
-    }
+    if way in SCORE_KINDS:
+        kinds = select(prepared, "select distinct score_kind as kind from scores where query_id in ('q003', 'q004')")
+        assert kinds == [{"kind": SCORE_KINDS[way]}]
+    scored = {each["params"]["prompt_logprobs"] for each in asked(tmp_path / "asked")}
+    if "cascade" not in way:  # the only mode that asks for them is query_likelihood
+        assert scored == {0 if "query_likelihood" in way else None}
 
 
 def test_a_probability_of_yes_sums_the_spellings_of_yes_and_of_no(night, fake_vllm, tmp_path):
@@ -121,8 +112,8 @@ def test_a_probability_of_yes_sums_the_spellings_of_yes_and_of_no(night, fake_vl
 
     run_night(prepared)
 
-    yes = prepared.recipe.main.builder.answers.yes_ids
-    no = prepared.recipe.main.builder.answers.no_ids
+    yes = prepared.recipe.main.mode.yes_ids
+    no = prepared.recipe.main.mode.no_ids
     assert len(yes) >= 2
     assert len(no) >= 2
     assert asked(tmp_path / "asked")[0]["params"]["logprob_token_ids"] == [*yes, *no]
@@ -130,17 +121,63 @@ def test_a_probability_of_yes_sums_the_spellings_of_yes_and_of_no(night, fake_vl
     assert value(prepared, "select bool_and(id_mass between 0 and 1) from windows")
 
 
-@pytest.mark.fault(36)
-def test_prompt_log_probabilities_are_asked_for_in_one_mode_only_and_with_a_smaller_step(night, fake_vllm, tmp_path):
-    for way, wanted in (("pointwise/query_likelihood", 0), ("pointwise/yes_no", None), ("sliding/permutation", None)):
-        log = tmp_path / way.replace("/", "-")
-        fake_vllm(log=str(log))
-        prepared = night(way, folder=f"{log.name}-night")
-        run_night(prepared)
+def test_a_step_is_made_smaller_only_where_one_prompt_has_too_many_rows_of_logits(tmp_path, model_folder):
+    """2048 tokens a step was for every run with query_likelihood in it, a cascade's windows of 20 passages included."""
+    way = {"inputs.nested": "-", "strategy.name": "pointwise", "strategy.stride": None}
+    found = {}
+    for decode_mode in ("query_likelihood", "yes_no"):
+        for max_passage_tokens in (256, 4096):
+            values = way | {"strategy.decode_mode": decode_mode, "prompt.max_passage_tokens": max_passage_tokens}
+            settings = load_settings(make_settings(tmp_path, model_folder, values))
+            found[decode_mode, max_passage_tokens] = settings.engine_keywords().get("max_num_batched_tokens")
 
-        assert {each["params"]["prompt_logprobs"] for each in asked(log)} == {wanted}
-        lowered = prepared.settings.engine_keywords().get("max_num_batched_tokens")
-        assert lowered == (2048 if wanted == 0 else None)
+    assert [key for key, lowered in found.items() if lowered == 2048] == [("query_likelihood", 4096)]
+    assert list(found.values()).count(None) == 3
+
+
+@pytest.mark.parametrize("driver", ["stream", pytest.param("generate", marks=pytest.mark.soak)])
+def test_only_the_querys_rows_are_scored_where_the_engine_offers_it_and_scores_are_the_same(
+    night, fake_vllm, tmp_path, driver
+):
+    found = {}
+    for runner in ("v1", "v2"):
+        log = tmp_path / f"{driver}-{runner}"
+        fake_vllm(log=str(log), v2=runner == "v2")
+        prepared = night("pointwise/query_likelihood", folder=f"{log.name}-night", packing__driver=driver)
+        run_night(prepared)
+        found[runner] = select(prepared, "select query_id, doc_id, model_score from scores order by query_id, rank")
+        params = [each["params"] for each in asked(log)]
+        if runner == "v2":
+            assert {each["prompt_logprobs"] for each in params} == {None}
+            rows = {len(each["prompt_logprob_token_ids"]) for each in params}
+            assert 1 < max(rows) < min(each["prompt_logprob_start"] for each in params)
+
+    assert [(each["query_id"], each["doc_id"]) for each in found["v2"]] == [
+        (each["query_id"], each["doc_id"]) for each in found["v1"]
+    ]
+    scores = [[each["model_score"] for each in found[runner]] for runner in ("v1", "v2")]
+    assert scores[1] == pytest.approx(scores[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("driver", ["stream", pytest.param("generate", marks=pytest.mark.soak)])
+def test_a_thought_is_drawn_again_with_the_seed_that_it_had(night, fake_vllm, tmp_path, driver):
+    """In another batch, process or arrangement: a resumed night asks the same."""
+    seeds, ids = [], set()
+    for name, cohort in (("whole", 100), ("in-parts", 1)):
+        log = tmp_path / f"{driver}-{name}"
+        fake_vllm(log=str(log), thoughts=100)  # over the budget: closed by force, and asked again
+        settings = {"prompt__sampling.temperature": 0.6, "prompt__sampling.top_k": 20, "packing.cohort_queries": cohort}
+        prepared = night("sliding/reasoning", folder=f"{log.name}-night", packing__driver=driver, **settings)
+        ids.add(prepared.base_run_id)
+        run_night(prepared)
+        params = [(tuple(each["ids"]), each["params"]) for each in asked(log)]
+        assert {(each["temperature"], each["top_k"], each["top_p"]) for _, each in params} == {(0.6, 20, 1.0)}
+        seeds.append({(prompt, each["seed"]) for prompt, each in params})
+
+    assert seeds[0] == seeds[1]
+    assert len({seed for _, seed in seeds[0]}) == len(seeds[0]) > 10
+    assert len(ids) == 1
+    assert night("sliding/reasoning", folder="greedy").base_run_id not in ids
 
 
 def test_the_query_is_what_is_scored(night):
@@ -226,15 +263,20 @@ def test_what_the_letters_get_anyway_is_taken_off(night, fake_vllm, tmp_path):
 @pytest.mark.parametrize("driver", ["generate", "stream"])
 def test_a_window_size_that_comes_up_while_prompts_are_on_their_way_is_calibrated(night, tmp_path, driver):
     """A call that was not full waited for it then, and nobody sent that call."""
-    fives = {name.replace(".", "__"): path for name, path in make_inputs(tmp_path / "fives", [5, 5, 5]).items()}
+    sixes = {name.replace(".", "__"): path for name, path in make_inputs(tmp_path / "sixes", [6, 6, 6]).items()}
     prepared = night(
-        "sliding/first_token", packing__driver=driver, packing__batch_loads=1, engine__max_num_seqs=1, **fives
+        "tdpart/first_token",
+        strategy__calibrate="content_free",
+        packing__driver=driver,
+        packing__batch_loads=1,
+        engine__max_num_seqs=1,
+        **sixes,
     )
 
     run_night(prepared)
 
     sizes = select(prepared, "select round, len(docs) as size, count(*) as n from windows group by all order by all")
-    assert sizes == [{"round": 0, "size": 4, "n": 3}, {"round": 1, "size": 3, "n": 3}]
+    assert sizes[:2] == [{"round": 0, "size": 4, "n": 3}, {"round": 1, "size": 3, "n": 3}]
 
 
 @pytest.mark.fault(7)
@@ -257,7 +299,9 @@ def test_a_window_that_named_too_little_is_asked_again_in_another_order(night, f
     assert len(set(prompts)) == len(prompts)  # a greedy model would only repeat itself
 
 
-@pytest.mark.parametrize("way", ["tourrank/select", "tdpart/permutation+cascade+consensus"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("tourrank/select", marks=pytest.mark.soak), "tdpart/permutation+cascade+consensus"]
+)
 def test_a_night_whose_engine_died_ends_with_the_rows_of_one_that_did_not(night, fake_vllm, tmp_path, way):
     """Also with answers of which a third are refusals, so that retries are replayed as well."""
     answers = {"answers": ["[2] > [1] > [3] > [4]", "no", "[3] > [1]"]} if "permutation" in way else {}
@@ -280,11 +324,10 @@ def test_a_night_whose_engine_died_ends_with_the_rows_of_one_that_did_not(night,
     assert score_rows(killed) == score_rows(whole)
     windows = "select query_id, round, window_no, attempt, docs, parse_status, num_listed from windows order by all"
     assert select(killed, windows) == select(whole, windows)
-    calibrating = 6 if way == "sliding/first_token" else 0  # content-free prompts are no windows, and asked again
     lost = 2  # of the batch that was answered when the engine died with the next one
     total = value(killed, "select count(*) from windows")
     assert first > lost
-    assert len(asked(tmp_path / "asked")) <= total + calibrating + lost
+    assert len(asked(tmp_path / "asked")) <= total + lost
 
 
 # ---- canaries and warnings
@@ -303,19 +346,24 @@ def test_a_model_that_puts_the_irrelevant_passage_first_ranks_nothing(night, fak
     assert value(prepared, "select count(*) from canaries where not passed") == 5
 
 
-def test_a_canary_may_only_warn(night, fake_vllm, caplog):
+def test_a_night_that_goes_on_after_its_canaries_failed_is_ranked_and_not_published(night, fake_vllm, caplog):
     fake_vllm(answers=["[2] > [1] > [3] > [4]"])
     prepared = night("sliding/permutation", checks__canary="warn")
 
-    with caplog.at_level(logging.WARNING):
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(CheckFailed, match="canary_margins: 5 offending, share 1.0000, allowed 0.4000"),
+    ):
         run_night(prepared)
 
     assert "canaries in permutation" in caplog.text
+    assert select(prepared, "select status, is_degraded from runs") == [{"status": "complete", "is_degraded": True}]
+    run_night(night("sliding/permutation", checks__canary="warn", checks__max_missed_canary_share=1.0))
     assert value(prepared, "select status from runs") == "published"
 
 
 def test_canaries_are_asked_in_every_way_that_the_run_asks(night):
-    prepared = night("sliding/first_token+cascade", checks__canary="warn")
+    prepared = night("sliding/first_token+cascade", checks__canary="warn", checks__max_missed_canary_share=1.0)
 
     run_night(prepared)
 
@@ -339,14 +387,15 @@ def test_a_night_that_asks_nothing_needs_no_canary(night, tmp_path, fake_vllm):
     assert not (tmp_path / "asked").exists()
 
 
-def test_low_probability_of_the_identifiers_is_warned_of(night, caplog):
-    prepared = night("sliding/first_token")
+def test_low_probability_of_the_identifiers_is_warned_of_before_and_after_ranking(night, caplog):
+    prepared = night("sliding/first_token", checks__canary="warn", checks__max_missed_canary_share=1.0)
 
     with caplog.at_level(logging.WARNING):
         run_night(prepared)
 
-    assert "mean_id_mass=0." in caplog.text
-    assert "do not fit the model" in caplog.text
+    before, after = (caplog.text.index(words) for words in ("it rather says something else", "do not fit the model"))
+    assert before < after
+    assert "decode_mode=first_token mean_id_mass=0." in caplog.text
 
 
 def test_lists_stop_where_the_first_stages_score_falls_off(night):

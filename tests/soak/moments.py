@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 PHASES = {  # patterns of steps
-    "staging": r"/staging/|sql/stage/",
+    "staging": r"/staging/|statement staging/",
     "commit": r"\.part|os\.rename",
-    "load": r"sql/load/|rmtree /var/spool|os\.remove \w+\.parquet",
-    "publish": r"sql/checks/|sql/run/(\w+_checks|\w+_check_results|count_\w+|finish_run|publish_run|drop_outcomes)",
+    "load": r"append (batches|windows|outcomes|rankings|scores|quarantine)|rmtree /var/spool|os\.remove \w+\.parquet",
+    "publish": r"statement (checks/|check_results/|runs/(note_checks|count_rankings|complete_run|publish_run))|append check_results",
     "any": "",
 }
 TURNS = ("time", "commit", "time", "load", "time", "staging", "time", "publish", "time", "any")

@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks.database import DatabaseLimits, open_database
-from tasks.keep.spool import BATCH_DIGITS
-from tasks.keep.store import run_lock
+from tasks.store.schema import has_schema
+from tasks.store.spool import BATCH_DIGITS
+from tasks.system.database import DatabaseLimits, open_database
+from tasks.system.run_lock import run_lock
 from tests.makers import asked, make_inputs, make_settings, write_parquet
 
 LISTS = [0, 1, 2, 5, 9, 12, 7, 3, 8]
-GONE_WITHIN_S = 10.0  # an engine child, after its parent: 0.03 s on a fake engine; a real one has gigabytes to free
+GONE_WITHIN_S = 60.0  # an engine child, after its parent: 0.03 s on a fake engine; a real one has gigabytes to free
 
 KEYS = {"windows": ("query_id", "round", "window_no", "attempt"), "rankings": ("query_id",)} | {
     "outcomes": ("query_id", "round", "window_no", "attempt"),
@@ -82,7 +83,7 @@ class SoakNight:
         if not self.database.exists():
             return {}
         with open_database(self.database, LIMITS, read_only=True) as database:
-            if not database.has_table("metrics"):  # killed before its schema was there
+            if not has_schema(database, self.database):  # killed before it was there
                 return {}
             return {name: database.query_text(f"from {name}").to_pylist() for name in TABLES}
 
@@ -212,7 +213,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 def engines_of(folder: Path) -> list[int]:
     """The process ids of the night's engine children."""
-    return [pid for pid, words in processes_of(folder).items() if "tasks.generate.engine" in words]
+    return [pid for pid, words in processes_of(folder).items() if "tasks.engine.child" in words]
 
 
 def frozen(row: Row) -> str:

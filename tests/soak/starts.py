@@ -3,8 +3,8 @@ everything, so that a start's life is the night's and not Python's.
 
     test  --  Starter  ==pipes==>  python -m tests.soak.starts  --fork-->  one start  --spawn-->  its engine child
 
-A step is what the start does with a file of its folder or of sql/, as Python's audit events tell it: a folder made, a
-batch renamed, an SQL file read just before it runs. Steps are the same every time, so a moment named by a step can be
+A step is what the start does with a file of its folder, as Python's audit events tell it (a folder made, a batch
+renamed), or an SQL statement that is about to run. Steps are the same every time, so a moment named by a step can be
 had again.
 """
 
@@ -24,7 +24,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 
+import pyarrow as pa
+
+from tasks.system.database import Database
 from tests.makers import FAKE_VLLM, ROOT
 from tests.soak.moments import PHASES, Moment
 
@@ -130,12 +134,11 @@ class Starter:
 
 
 class Steps:
-    """Counts a start's steps as an audit hook, and kills the process at one of them."""
+    """Counts a start's steps, and kills the process at one of them."""
 
     def __init__(self, folder: str, moment: Moment | None) -> None:
         self.names: list[str] = []
         self._folder = folder
-        self._sql = str(ROOT / "sql")
         self._moment = moment
         self._pattern = None if moment is None or moment.phase is None else re.compile(PHASES[moment.phase])
         self._left = 0 if moment is None else moment.number
@@ -147,13 +150,28 @@ class Steps:
         path = os.fsdecode(arguments[0])
         if event == "subprocess.Popen":
             path = Path(path).name
-        elif path.startswith(self._sql):
-            path = path.removeprefix(f"{ROOT}/")
         elif path.startswith(self._folder):
             path = path.removeprefix(self._folder)
         elif path.startswith("/"):
             return
-        self.names.append(f"{event} {path}")
+        self._tell(f"{event} {path}")
+
+    def watch(self, database: ModuleType) -> None:
+        """Counts what `tasks.system.database` runs as well: no audit event tells that, since files of SQL are read once."""
+        read_sql, append = database.read_sql, database.Database.append
+
+        def tell_and_read(name: str) -> str:
+            self._tell(f"statement {name}")
+            return read_sql(name)
+
+        def tell_and_append(opened: Database, table: str, rows: pa.Table) -> None:
+            self._tell(f"append {table}")
+            append(opened, table, rows)
+
+        database.read_sql, database.Database.append = tell_and_read, tell_and_append
+
+    def _tell(self, name: str) -> None:
+        self.names.append(name)
         if self._pattern is not None and self._pattern.search(self.names[-1]):
             if self._left == 0:
                 self._kill()
@@ -171,10 +189,11 @@ def run(told: Told) -> int:
     """One start, in its own process; returns the exit code that the command would have."""
     import logging
 
-    from tasks.errors import PackrankError
-    from tasks.generate.engine import PR_SET_PDEATHSIG
-    from tasks.night.night import run_night
-    from tasks.night.request import NightRequest, prepare_night
+    from tasks.engine.child import PR_SET_PDEATHSIG
+    from tasks.nightly.night import run_night
+    from tasks.nightly.prepare import NightRequest, prepare_night
+    from tasks.system import database
+    from tasks.system.errors import PackrankError
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that fails leaves nothing running either
     os.environ.update(told.environment)
@@ -184,6 +203,7 @@ def run(told: Told) -> int:
     logging.basicConfig(level=logging.INFO)
     steps = Steps(told.folder, Moment(**told.moment) if told.moment else None)
     sys.addaudithook(steps)
+    steps.watch(database)
     try:
         run_night(prepare_night(NightRequest(config=Path(told.config), night=NIGHT, publish=told.publish)))
         code = 0
@@ -204,8 +224,8 @@ def main() -> None:
     import pandas  # noqa: F401
     from transformers.utils.chat_template_utils import render_jinja_template  # noqa: F401
 
-    import tasks.judge.evaluation
-    import tasks.night.night  # noqa: F401
+    import tasks.evaluation.evaluate
+    import tasks.nightly.night  # noqa: F401
 
     print("ready", flush=True)
     while line := sys.stdin.readline():

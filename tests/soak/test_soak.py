@@ -1,6 +1,6 @@
 """Nights killed by SIGKILL again and again at drawn moments end as if they had never been disturbed.
 
-make soak SEED=7    # 50 kills with the fake engine and 5 with the real one; `make test` has 20 with the fake
+make soak SEED=7    # 50 kills with the fake engine and 5 with the real one; `make test` has 10 with the fake
 """
 
 import functools
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tasks.night.night import run_night
-from tasks.night.request import NightRequest, prepare_night
+from tasks.nightly.night import run_night
+from tasks.nightly.prepare import NightRequest, prepare_night
 from tests.makers import SAMPLE_MODEL
 from tests.soak.moments import PHASES, Moment, draw_moments
 from tests.soak.nights import (
@@ -32,8 +32,6 @@ from tests.soak.nights import (
 )
 from tests.soak.starts import NIGHT, Starter
 
-pytestmark = pytest.mark.slow
-
 # One batch is being made durable, one is answered and waits for that, and the engine is at a third: a killed night asks
 # three again at the most. A killed engine costs only the batch it was at: those before are committed meanwhile.
 LOST_BY_A_KILLED_NIGHT = 3
@@ -42,6 +40,7 @@ LOST_BY_A_KILLED_ENGINE = 1
 LOST_BY_A_KILLED_STREAM = 8
 
 SMALL_BATCHES = {
+    "packing.driver": "generate",
     "packing.cohort_queries": 4,
     "packing.batch_loads": 1,
     "engine.max_num_seqs": 2,
@@ -238,7 +237,7 @@ def test_a_night_killed_between_its_last_query_and_its_checks_is_measured_and_ch
     soak = soak("kept")
     whole, _, steps = soak.undisturbed
     in_publish = [step for step in steps if re.search(PHASES["publish"], step)]
-    after_the_end = in_publish.index("open sql/run/finish_run.sql") + 1
+    after_the_end = in_publish.index("statement runs/complete_run") + 1
     night = soak.night()
 
     assert soak.start(night, night.folder / "asked", Moment(0.0, "publish", after_the_end)).was_killed
@@ -267,8 +266,11 @@ def test_engines_killed_at_any_moment_are_replaced_and_cost_the_batch_they_were_
         engine = soak.wait_for_engine(night, killed)
         if engine is None or soak.has_ended(after_s):
             break
+        try:
+            os.kill(engine, signal.SIGKILL)
+        except ProcessLookupError:  # the night has just ended it
+            break
         killed.append(engine)
-        os.kill(engine, signal.SIGKILL)
     ended = soak.end()
 
     assert ended.exit_code == 0, night.start_log()
@@ -302,7 +304,7 @@ def test_an_engine_that_hangs_anywhere_is_killed_and_its_batch_asked_again(soak,
     seed = request.config.getoption("seed")
     soak = soak("published")
     whole, _, _ = soak.undisturbed
-    night = soak.night(packing__batch_timeout_s=1)
+    night = soak.night(packing__batch_timeout_s=3)
 
     soak.begin(night, log := night.folder / "asked", hang_at=random.Random(seed).randrange(10))
     ended = soak.end()

@@ -9,11 +9,11 @@ import threading
 import time
 from pathlib import Path
 
-from tasks.database import DatabaseLimits
-from tasks.keep.ledger import Ledger, LoadPace
-from tasks.keep.spool import Spool
-from tasks.keep.store import Store
-from tests.unit.test_spool_and_store import RUN, make_tables
+from tasks.store.loader import Ledger, LoadPace
+from tasks.store.night_store import Store
+from tasks.store.spool import Spool
+from tasks.system.database import DatabaseLimits
+from tests.ledger_rows import RUN, make_tables
 
 PERIOD_S = 0.05
 SCORES_A_BATCH = 100

@@ -7,20 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.errors import EngineError
-from tasks.generate.generations import Answered, EngineInfo, Generation, Latency
-from tasks.pack.kv_budget import KVCacheLimits
+from tasks.decode.answer import Generation
+from tasks.engine.generations import Answered, EngineInfo
+from tasks.engine.kv_cache import KVCacheGroup, KVCacheLimits
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
-from tasks.rank.dispatch import CALLS_AHEAD, STEPS_AHEAD, Asked, Dispatch
+from tasks.ranking.dispatch import CALLS_AHEAD, STEPS_AHEAD, Dispatch, PendingPrompt
 from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
 from tasks.schedule.ready import OpenWindow, ReadyWindows
 from tasks.schedule.strategies.sliding import Sliding
 from tasks.schedule.windows import Window
 from tasks.settings import PackingSettings
+from tasks.system.errors import EngineError
 
 LIMITS = KVCacheLimits(
-    num_gpu_blocks=101, block_size=16, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=1024
+    num_gpu_blocks=101,
+    block_size=16,
+    max_num_seqs=6,
+    max_num_batched_tokens=256,
+    max_model_len=1024,
+    groups=(KVCacheGroup("full_attention", 16),),
 )
 
 
@@ -52,14 +58,16 @@ class QueueEngine:
 
 
 def make_generation(request_id):
-    return Generation(request_id, "", "stop", 1, 0, None, None, Latency(), 0)
+    return Generation(request_id, "", "stop", 1, 0, None, None, None, 0)
 
 
 def make_asked(number, num_tokens, max_tokens):
     ranking = RankingInProgress(number, 4, Schedule(Sliding(4, 2)))
     window = OpenWindow(ranking, WindowKey(0, 0), Window((0, 1, 2, 3)))
     ids = np.zeros(num_tokens, np.int32)
-    return Asked(Prompt(f"q{number}", window.window, "first_token", ids, AnswerForm(max_tokens), 0, "", 0, 0), window)
+    return PendingPrompt(
+        Prompt(f"q{number}", window.window, "first_token", ids, AnswerForm(max_tokens), 0, "", 0, 0), window
+    )
 
 
 works = st.lists(st.tuples(st.integers(1, 900), st.sampled_from([1, 1, 40])), min_size=1, max_size=40)

@@ -1,5 +1,6 @@
 """Quality: trec_eval's numbers, over all judged queries."""
 
+import json
 import math
 import statistics
 from dataclasses import replace
@@ -9,21 +10,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import ConfigError, InputError, PackrankError
-from tasks.judge.evaluation import (
-    DEFAULT_MEASURES,
-    EvaluationRequest,
-    Qrels,
-    RunOrders,
-    check_measures,
-    compare,
-    evaluate,
-    evaluate_run,
-    read_qrels,
-)
-from tasks.judge.queries import read_rows
-from tasks.settings import InputSettings
-from tests.makers import make_finished_run, make_settings, write_parquet
+from tasks.evaluation.evaluate import EvaluationRequest, comparison_table, evaluate_run, qrels_of
+from tasks.evaluation.measures import DEFAULT_MEASURES, Qrels, RunOrders, check_measures, compare, evaluate
+from tasks.inputs.arrival import await_night_input
+from tasks.report.sql_shell import read_rows
+from tasks.settings import InputSettings, differing_settings, load_settings
+from tasks.system.errors import ConfigError, InputError, PackrankError
+from tests.makers import make_finished_run, make_inputs, make_settings, write_parquet
 
 NIGHT = date(2026, 11, 29)
 
@@ -51,9 +44,7 @@ def test_published_baselines_are_reproduced(collections, collection, ndcg):
     settings = InputSettings(nested="-", qrels=str(folder / "qrels.parquet"))
     run = pq.read_table(folder / "candidates.parquet").to_pandas()
 
-    measured = evaluate(
-        read_qrels(settings, NIGHT), run.assign(score=1.0 / run["rank"])[["query_id", "doc_id", "score"]]
-    )
+    measured = evaluate(qrels_of(settings, NIGHT), run.assign(score=1.0 / run["rank"])[["query_id", "doc_id", "score"]])
 
     assert mean(measured) == pytest.approx(ndcg, abs=5e-5)
 
@@ -100,6 +91,12 @@ def test_no_judgments_is_no_number_out_of_nothing():
     [
         ({"query_id": ["q", "q"], "doc_id": ["d", "d"], "relevance": [1, 2]}, "judged in several ways"),
         ({"query_id": ["q", None], "doc_id": ["d", "e"], "relevance": [1, 2]}, "a null among"),
+        (
+            {"query_id": ["q", "p"], "doc_id": ["d", "e"], "relevance": [1, 1_764_460_800_000]},
+            "qrels.parquet: column 'relevance', query 'p', document 'e': .* is 1764460800000, wanted .* -10 to 1,000",
+        ),
+        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [2**62]}, "is 4611686018427387904, wanted"),
+        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [-11]}, "is -11, wanted"),
         ({"query_id": ["q"], "doc_id": ["d"], "relevance": ["high"]}, "holds string in 1 rows, wanted integers"),
         ({"query_id": ["q"], "doc_id": ["d"]}, "no column 'relevance'"),
     ],
@@ -108,7 +105,39 @@ def test_judgments_that_contradict_themselves_are_refused(tmp_path, rows, words)
     path = write_parquet(tmp_path / "qrels.parquet", **rows)
 
     with pytest.raises(InputError, match=words):
-        read_qrels(InputSettings(nested="-", qrels=str(path)), NIGHT)
+        qrels_of(InputSettings(nested="-", qrels=str(path)), NIGHT)
+
+
+@pytest.mark.parametrize("grade", [1_001, 2**31, 2**62, -11])
+def test_a_grade_that_is_none_is_refused_in_a_text_file_too(tmp_path, grade):
+    (tmp_path / "qrels.txt").write_text(f"q1 0 a 1\nq2 0 b {grade}\n")
+
+    with pytest.raises(InputError, match=rf"qrels.txt, line 2: the relevance is {grade}, wanted"):
+        qrels_of(InputSettings(nested="-", qrels=str(tmp_path / "qrels.txt")), NIGHT)
+
+
+@pytest.mark.parametrize("line", ["q1 0 a 4611686018427387904", "q1 0 a high", "q1 0 b 2", "q1 a 1"])
+def test_judgments_of_a_night_are_read_before_its_engine_starts(tmp_path, line):
+    """They once ended the process after the engine's work, at every start again."""
+    (tmp_path / "qrels.txt").write_text(f"q1 0 b 1\n{line}\n")
+    inputs = make_inputs(tmp_path / "in", [2]) | {"inputs.qrels": str(tmp_path / "qrels.txt")}
+    settings = InputSettings(**{name.removeprefix("inputs."): value for name, value in inputs.items()})
+
+    with pytest.raises(InputError, match=r"qrels.txt"):
+        await_night_input(settings, NIGHT, wait_s=0)
+
+
+def test_every_grade_of_the_allowed_range_is_measured(tmp_path):
+    (tmp_path / "qrels.txt").write_text("q 0 a 1000\nq 0 b -10\nq 0 c 0\n")
+    qrels = qrels_of(InputSettings(nested="-", qrels=str(tmp_path / "qrels.txt")), NIGHT)
+
+    assert mean(evaluate(qrels, make_run("q b 3\nq a 2\nq c 1"))) == pytest.approx(1 / math.log2(3))
+
+
+def test_a_row_that_is_there_twice_is_one_judgment(tmp_path):
+    (tmp_path / "qrels.txt").write_text("q 0 a 1\nq 0 a 1\n")
+
+    assert len(qrels_of(InputSettings(nested="-", qrels=str(tmp_path / "qrels.txt")), NIGHT).frame) == 1
 
 
 def make_settings_of(qrels):
@@ -208,7 +237,9 @@ def test_a_document_twice_in_a_list_is_refused():
         evaluate(make_qrels("q2 d1 1"), make_run("q1 d1 1.0\nq2 d1 1.0\nq2 d1 0.5"))
 
 
-@pytest.mark.parametrize("measure", ["nDGC@10", "nDCG@ten", "", "NERR9@10", "alpha_nDCG@10", "AP("])
+@pytest.mark.parametrize(
+    "measure", ["nDGC@10", "nDCG@ten", "", "NERR9@10", "alpha_nDCG@10", "AP(", "nDCG@0", "R(cutoff=0)"]
+)
 def test_an_unknown_measure_is_named_with_examples(measure):
     with pytest.raises(ConfigError, match="Such as: nDCG@10, AP") as error:
         check_measures(["AP", measure])
@@ -226,10 +257,7 @@ def test_a_run_is_measured_over_all_judged_queries_and_every_count_is_shown(tmp_
     """q1 is turned right, q2 is not in the run, q3 has no relevant document, q4 is not judged."""
     database = tmp_path / "x.duckdb"
     qrels = write_parquet(
-        tmp_path / "qrels.parquet",
-        query_id=["q1", "q2", "q3"],
-        doc_id=["b", "b", "b"],
-        relevance=[1, 1, 0],
+        tmp_path / "qrels.parquet", query_id=["q1", "q2", "q3"], doc_id=["b", "b", "b"], relevance=[1, 1, 0]
     )
     make_finished_run(
         database,
@@ -294,19 +322,89 @@ def test_an_evaluation_replaces_its_measures_and_what_other_judgments_gave(tmp_p
 
 
 def test_a_settings_file_stands_for_its_newest_finished_run(tmp_path, model_folder):
+    """Newer ones: a trial, a run with another depth, one that failed, one of another series."""
     (tmp_path / "qrels.txt").write_text("q1 0 b 1")
     inputs = {"inputs.nested": "-", "inputs.qrels": str(tmp_path / "qrels.txt")}
     config = make_settings(tmp_path, model_folder, inputs)
+    stored = json.loads(load_settings(config).stored_json())
+    without_qrels = stored | {"inputs": stored["inputs"] | {"qrels": None}}
+    deeper = stored | {"strategy": stored["strategy"] | {"depth": 12}}
     database = tmp_path / "var" / "test.duckdb"
     orders = {"q1": ("ab", "ba")}
-    make_finished_run(database, "late", orders, name="nightly", status="published", hour=3)
-    make_finished_run(database, "early", orders, name="nightly", hour=2)
-    make_finished_run(database, "dead", orders, name="nightly", status="failed", hour=4)
-    make_finished_run(database, "another", orders, name="another", hour=5)
+
+    def finish(run_id, hour, settings, **values):
+        make_finished_run(database, run_id, orders, settings=settings, hour=hour, **({"name": "nightly"} | values))
+
+    finish("late", 3, without_qrels, status="published")  # judgments may come later
+    finish("early", 2, stored)
+    finish("dead", 4, stored, status="failed")
+    finish("another", 5, stored, name="another")
+    finish("deeper", 6, deeper)
+    finish("other-packrank", 7, {"inputs": {"nested": "-"}, "strategy": {"speed": 3}})
+    finish("trial", 8, stored, is_limited=True)
 
     assert "Judgments of run late" in tables_of(EvaluationRequest(str(config)))
-    with pytest.raises(PackrankError, match="no complete or published run of 'trial'"):
-        evaluate_run(EvaluationRequest(str(config), overrides={"night.name": "trial"}))
+    assert "Judgments of run deeper" in tables_of(EvaluationRequest(str(config), overrides={"strategy.depth": 12}))
+    for overrides, words in (
+        ({"night.name": "trial"}, "no complete or published run of 'trial'"),
+        ({"strategy.depth": 11}, "the newest, other-packrank, differs in: .*speed: unknown key"),
+    ):
+        with pytest.raises(PackrankError, match=words):
+            evaluate_run(EvaluationRequest(str(config), overrides=overrides))
+    make_finished_run(tmp_path / "trials.duckdb", "trial", orders, name="nightly", settings=stored, is_limited=True)
+    with pytest.raises(PackrankError, match="all 1 finished runs of 'nightly' are trials"):
+        evaluate_run(EvaluationRequest(str(config), database=tmp_path / "trials.duckdb"))
+
+
+def test_a_run_of_other_settings_is_not_taken_and_the_difference_is_named(tmp_path, model_folder):
+    config = make_settings(tmp_path, model_folder, {"inputs.nested": "-", "engine.hf_token": "secret"})
+    stored = json.loads(load_settings(config).stored_json())
+    assert differing_settings(load_settings(config), stored) == []  # the token is not stored
+
+    other = load_settings(config, {"strategy.depth": 7, "engine.dtype": "half", "engine.max_num_seqs": 3})
+
+    assert differing_settings(other, stored) == ["[engine] dtype", "[strategy] depth"]
+
+
+def test_a_trial_is_measured_over_its_own_queries_as_its_night_was(tmp_path):
+    """A night of two queries of three left the third out; evaluated again it must not count as 0."""
+    database = tmp_path / "x.duckdb"
+    (tmp_path / "qrels.txt").write_text("q1 0 b 1\nq2 0 b 1\nq3 0 b 1")
+    orders = {"q1": ("ab", "ba"), "q2": ("ab", "ab")}
+    make_finished_run(database, "trial", orders, is_limited=True)
+    make_finished_run(database, "whole", orders)
+
+    def measured(run_id):
+        tables = tables_of(EvaluationRequest(run_id, str(tmp_path / "qrels.txt"), ("RR",), database=database))
+        return tables, quality(tables)["RR"]
+
+    assert measured("trial")[1] == ("2", "0.5000", "0.7500")
+    assert measured("whole")[1] == ("3", "0.3333", "0.5000")
+    assert ("judged queries that the trial did not rank, left out", "1") in measured("trial")[0][
+        "Judgments of run trial"
+    ].rows
+    assert "Replaced in metrics, measured by another rule" not in measured("trial")[0]
+
+
+def test_values_of_another_rule_are_not_replaced_in_silence(tmp_path):
+    database = tmp_path / "x.duckdb"
+    make_finished_run(database, "r1", {"q1": ("ab", "ba"), "q2": ("ab", "ba")})
+    (tmp_path / "few.txt").write_text("q1 0 b 1")
+    (tmp_path / "all.txt").write_text("q1 0 b 1\nq2 0 a 1")
+
+    def replaced(name, *measures):
+        tables = tables_of(EvaluationRequest("r1", str(tmp_path / name), measures, database=database))
+        table = tables.get("Replaced in metrics, measured by another rule")
+        return None if table is None else table.rows
+
+    assert replaced("few.txt", "RR", "AP") is None
+    assert replaced("few.txt", "RR") is None
+    assert replaced("all.txt", "RR") == (
+        ("AP", "first_stage", "0.5000", "1", "yes"),
+        ("AP", "reranked", "1.0000", "1", "yes"),
+        ("RR", "first_stage", "0.5000", "1", "yes"),
+        ("RR", "reranked", "1.0000", "1", "yes"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,6 +442,21 @@ def test_a_comparison_has_the_t_tests_numbers():
     assert made.interval == pytest.approx((0.15 - 3.182446 * error, 0.15 + 3.182446 * error), abs=1e-6)
     angle = math.atan(0.15 / error / math.sqrt(3))
     assert made.p_value == pytest.approx(1 - 2 / math.pi * (angle + math.sin(angle) * math.cos(angle)))
+    assert made.sign_flip_p == 0.5  # of the 8 sums of +-0.2, +-0.1, +-0.5 four are 0.6 or more away from 0
+
+
+@pytest.mark.parametrize(("num_queries", "is_few"), [(19, True), (20, False)])
+def test_fewer_than_twenty_queries_have_a_randomisation_test_beside_the_t_test(num_queries, is_few):
+    """All 19 gain: of 2^19 swaps two are as far from 0, that one and its mirror image."""
+    gains = [0.01 * number for number in range(1, num_queries + 1)]
+    made = [compare(measure, values(*gains), values(*[0.0] * num_queries)) for measure in ("AP", "RR")]
+    table = comparison_table("a against b", made)
+
+    assert made[0].sign_flip_p == (pytest.approx(2 / 2**19) if is_few else None)
+    assert ("sign_flip_p" in table.columns) == is_few
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert "2 measures are 2 tests" in table.note
+    assert "tests:" not in comparison_table("a against b", made[:1]).note
 
 
 @pytest.mark.parametrize(
@@ -361,7 +474,6 @@ def test_a_comparison_without_spread_or_queries_has_no_nan(ours, theirs, p_value
     assert (made.p_value, made.interval) == (p_value, interval)
 
 
-@pytest.mark.slow
 def test_two_runs_are_compared_over_the_queries_that_both_have(tmp_path):
     database = tmp_path / "x.duckdb"
     before = "abcd"
@@ -412,7 +524,7 @@ def test_judgments_keep_the_zeros_of_their_ids(tmp_path):
     write_parquet(tmp_path / "q.parquet", query_id=["001"], doc_id=["0007"], relevance=[1])
 
     for name in ("beir.tsv", "trec.txt", "q.parquet"):
-        qrels = read_qrels(InputSettings(nested="-", qrels=str(tmp_path / name)), NIGHT)
+        qrels = qrels_of(InputSettings(nested="-", qrels=str(tmp_path / name)), NIGHT)
         assert qrels.frame[["query_id", "doc_id"]].to_numpy().tolist() == [["001", "0007"]], name
 
 

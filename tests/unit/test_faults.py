@@ -31,7 +31,7 @@ def test_the_page_is_what_the_marks_say():
 def test_marks_are_found_on_functions_classes_modules_and_cases(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.faults.ROOT", tmp_path)
     (tmp_path / "test_x.py").write_text(
-        "import pytest\npytestmark = [pytest.mark.slow, pytest.mark.fault(9)]\n"
+        "import pytest\npytestmark = [pytest.mark.soak, pytest.mark.fault(9)]\n"
         "@pytest.mark.fault(1, 2)\ndef test_a(): ...\n"
         "@pytest.mark.fault(3)\nclass TestB:\n    @pytest.mark.fault(4)\n    def test_c(self): ...\n"
         "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.fault(5))])\ndef test_d(x): ...\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.errors import ConfigError
-from tasks.judge.forecast import (
+from tasks.forecast.demand import Demand
+from tasks.forecast.rates import (
     DEVICES,
     Deadline,
     Forecast,
@@ -21,9 +21,9 @@ from tasks.judge.forecast import (
     parse_parameters,
     parse_rates,
 )
-from tasks.keep.shards import shard_of
-from tasks.rank.sizes import Demand
 from tasks.settings import NightSettings
+from tasks.store.shard_folder import shard_of
+from tasks.system.errors import ConfigError
 
 points = st.lists(
     st.builds(PrefillRate, prompt_tokens=st.floats(10, 10_000), tokens_per_s=st.floats(1, 1e6)), min_size=1, max_size=4
@@ -217,6 +217,26 @@ def test_finish_by_is_wall_time_also_when_the_clocks_change():
     start = datetime(2026, 10, 25, 0, 30, tzinfo=ZoneInfo("Europe/Berlin"))  # an hour comes twice that night
 
     assert night.ends_at(start).astimezone(UTC) == datetime(2026, 10, 25, 5, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "finish_by", "ends_at"),  # UTC; the hour from 02:00 comes twice on 31 October, and not on 28 March
+    [
+        ("2027-10-31T00:10", "02:30", "2027-10-31T00:30"),  # from the first 02:10 to the first 02:30
+        ("2027-10-31T00:45", "02:30", "2027-10-31T01:30"),  # from the first 02:45 to the second 02:30
+        ("2027-10-31T01:10", "02:30", "2027-10-31T01:30"),
+        ("2027-10-31T01:45", "02:30", "2027-11-01T01:30"),
+        ("2027-03-27T23:00", "02:30", "2027-03-28T01:30"),  # two and a half hours after midnight, as on any night
+        ("2027-03-28T01:31", "02:30", "2027-03-29T00:30"),
+        ("2027-03-27T01:30", "02:30", "2027-03-28T01:30"),
+    ],
+)
+def test_finish_by_in_an_hour_that_comes_twice_or_not_at_all(start, finish_by, ends_at):
+    night = NightSettings(name="n", timezone="Europe/Berlin", finish_by=finish_by)
+
+    found = night.ends_at(datetime.fromisoformat(f"{start}+00:00"))
+
+    assert found.astimezone(UTC) == datetime.fromisoformat(f"{ends_at}+00:00")
 
 
 @pytest.mark.parametrize("text", ["6:30", "24:00", "06:60", "0630", "06:30:00"])

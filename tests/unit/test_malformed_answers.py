@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.answer.permutations import ParseStatus, parse_permutation, place_of_letter, place_of_number
+from tasks.decode.answer import ParseStatus
+from tasks.decode.parser import parse_permutation, place_of_letter, place_of_number
 from tests.makers import ROOT
 
 CORPUS = tomllib.loads((ROOT / "tests" / "unit" / "malformed_answers.toml").read_text(encoding="utf-8"))["answers"]
@@ -60,42 +61,12 @@ def test_missing_is_what_was_asked_for_and_not_named(asked, num_missing):
 
 
 FRAGMENTS = [
-    *(
-        "[1]",
-        "[2]",
-        "[3",
-        "12]",
-        "[-1]",
-        "[0]",
-        "[99]",
-        "[A]",
-        "[b]",
-        "[B",
-        "3",
-        "17",
-        "B",
-        "a",
-        "３",
-        "①",
-        "²",
-        "−",
-        "-",
-    ),
+    *("[1]", "[2]", "[3", "12]", "[-1]", "[0]", "[99]", "[A]", "[b]", "[B", "3", "17", "B", "a", "３"),
+    *("①", "²", "−", "-"),
     *(" > ", " = ", ", ", "\n", " ", "1. ", "2) ", ": ", "[", "]", "［", "\u200b", "\u200f", "\ufffd", "'", ".", "```"),
-    *(
-        "Passage ",
-        "DOCUMENT",
-        "docs",
-        "문서 ",
-        "번",
-        "위",
-        " passages",
-        "the ",
-        "<think>",
-        "</think>",
-        "<answer>",
-        "</answer>",
-    ),
+    *("Passage ", "DOCUMENT", "docs", "문서 ", "번", "위", " passages", "the ", "<think>", "</think>"),
+    *("<answer>", "</answer>", "[THINK]", "[/THINK]", "<|channel|>final<|message|>", '"id": ', " (2)"),
+    *("| ", "Final: ", "</s>"),
 ]
 WELL_FORMED = st.permutations(range(1, 13)).map(lambda names: " > ".join(f"[{name}]" for name in names))
 
@@ -182,3 +153,68 @@ def test_a_cut_anywhere_never_names_what_the_whole_answer_did_not(names, num_ask
 
     assert listed == names[: parsed.num_listed]
     assert parsed.status == ("ok" if parsed.num_listed >= num_asked else "truncated")
+
+
+MARKS = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    ("<thought>", "</thought>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("analysis", "assistantfinal"),
+]
+ORDERS = st.integers(3, 12).flatmap(lambda size: st.permutations(range(1, size + 1)))
+
+
+@pytest.mark.fault(28)
+@given(
+    order=ORDERS, thought=st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join), marks=st.sampled_from(MARKS)
+)
+def test_what_was_thought_in_any_familys_marks_is_no_answer(order, thought, marks):
+    opening, closing = marks
+    parsed = parse(f"{opening}we {thought} {closing}{' > '.join(f'[{name}]' for name in order)}", len(order))
+
+    assert [place + 1 for place in parsed.order] == order
+    assert parsed.status == "ok"
+    unclosed = parse(f"{opening}we rank [2] > [1]", len(order))
+    assert unclosed.num_listed == 0
+
+
+@given(data=st.data(), order=ORDERS)
+def test_a_draft_or_the_passages_again_before_a_whole_ranking_change_nothing(data, order):
+    draft = data.draw(st.permutations(order))[: data.draw(st.integers(1, len(order)))]
+    said = data.draw(
+        st.sampled_from(
+            [
+                f"Draft: {' > '.join(f'[{name}]' for name in draft)}\n",
+                "".join(f"[{name}] the text of it\n" for name in draft),
+                f"The form is {' > '.join(f'[{name}]' for name in draft)}. ",
+                f"I compare [{draft[0]}] with the others.\n",
+            ]
+        )
+    )
+
+    parsed = parse(f"{said}Ranking: {' > '.join(f'[{name}]' for name in order)}", len(order))
+
+    assert [place + 1 for place in parsed.order] == order
+    assert parsed.status == "ok"
+
+
+@given(data=st.data(), order=ORDERS)
+def test_scores_that_could_be_identifiers_are_none(data, order):
+    """But where the first numbers count 1, 2, 3 they are ranks: such orders are another test's."""
+    if order == sorted(order):
+        return
+    scores = data.draw(st.lists(st.integers(0, 12), min_size=len(order), max_size=len(order)))
+    pairs = list(zip(order, scores, strict=True))
+    form = data.draw(
+        st.sampled_from(
+            ["{}: {}\n", "{}: {}, ", "{} ({}), ", "| {} | {} |\n", "Document {}: {}\n", '{{"id": {}, "score": {}}}\n']
+        )
+    )
+
+    parsed = parse("".join(form.format(*pair) for pair in pairs), len(order))
+
+    assert [place + 1 for place in parsed.order] == order

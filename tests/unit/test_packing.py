@@ -1,17 +1,14 @@
 """The KV budget: a batch never needs more blocks than there are, and what was used is counted to the token."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.errors import ConfigError
-from tasks.generate.generations import RequestTimes, latency
-from tasks.pack.batches import BatchPacker, pack
-from tasks.pack.kv_budget import BatchBudget, KVCacheLimits, batch_budget, check_promise
-from tasks.prompt.answer_forms import AnswerForm
-from tasks.prompt.prompts import Prompt
-from tasks.schedule.windows import Window
+from tasks.decode.answer import Generation, RequestTimes
+from tasks.engine.batches import BatchPacker, pack
+from tasks.engine.kv_cache import BatchBudget, KVCacheGroup, KVCacheLimits, batch_budget, check_promise
+from tasks.system.errors import ConfigError
+from tests.makers import make_prompt
 
 
 def make_limits(**given):
@@ -21,14 +18,9 @@ def make_limits(**given):
         "max_num_seqs": 8,
         "max_num_batched_tokens": 2048,
         "max_model_len": 512,
-        "max_concurrency": 101 / 32,
+        "groups": (KVCacheGroup("full_attention", 16),),
     }
     return KVCacheLimits(**(base | given))
-
-
-def make_prompt(prompt_tokens, max_tokens=1, number=0):
-    ids, form = np.zeros(prompt_tokens, np.int32), AnswerForm(max_tokens)
-    return Prompt(f"q{number}", Window((0, 1)), "permutation", ids, form, 0, "", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,26 +88,31 @@ def test_a_prompt_larger_than_the_cache_is_refused_with_one_that_would_fit():
     with pytest.raises(
         ConfigError, match=r"needs 32 KV blocks, but 20 are usable.*max_prompt_tokens to (\d+)"
     ) as refused:
-        check_promise(make_limits(num_gpu_blocks=21, max_concurrency=21 / 32), 0.0, 511, 1)
+        check_promise(make_limits(num_gpu_blocks=21), 0.0, 511, 1)
 
     fitting = int(str(refused.value).split("max_prompt_tokens to ")[1].split(",")[0])
-    check_promise(make_limits(num_gpu_blocks=21, max_concurrency=21 / 32), 0.0, fitting, 1)
+    check_promise(make_limits(num_gpu_blocks=21), 0.0, fitting, 1)
+    with pytest.raises(ConfigError):
+        check_promise(make_limits(num_gpu_blocks=21), 0.0, fitting + 1, 1)
 
 
-def test_a_cache_that_is_not_one_full_attention_group_is_refused_with_the_ways_out():
-    with pytest.raises(ConfigError, match=r"disable_hybrid_kv_cache_manager = true.*promise = 'none'"):
-        check_promise(make_limits(max_concurrency=101 / 12), 0.0, 100, 1)
+def test_a_cache_group_that_cannot_be_counted_is_refused_by_name_with_the_way_out():
+    groups = (KVCacheGroup("full_attention", 16), KVCacheGroup("HiSparseHotManager", 16))
+
+    with pytest.raises(ConfigError, match=r"manages by HiSparseHotManager,.*promise = 'none'"):
+        check_promise(make_limits(groups=groups), 0.0, 100, 1)
 
 
 @pytest.mark.fault(40, 41)
 def test_durations_come_from_one_clock_and_are_never_negative():
-    good = latency(RequestTimes(10.0, 10.5, 12.0, 14.0, 2.2), output_tokens=5)
+    good = RequestTimes(10.0, 10.5, 12.0, 14.0, 2.2).latency(output_tokens=5)
     assert (good.queue_s, good.prefill_s, good.ttft_s, good.tpot_s, good.e2el_s) == (0.5, 1.5, 2.2, 0.5, 4.2)
 
-    back = latency(RequestTimes(10.0, 9.0, 12.0, 11.0, -3_600.0), output_tokens=5)
+    back = RequestTimes(10.0, 9.0, 12.0, 11.0, -3_600.0).latency(output_tokens=5)
     assert (back.queue_s, back.ttft_s, back.tpot_s, back.e2el_s) == (None, None, None, None)
     assert back.prefill_s == 3.0
 
-    missing = latency(RequestTimes(0.0, 0.0, 12.0, 12.0, 1.0), output_tokens=1)
+    missing = RequestTimes(0.0, 0.0, 12.0, 12.0, 1.0).latency(output_tokens=1)
     assert (missing.queue_s, missing.tpot_s, missing.e2el_s) == (None, None, 1.0)
-    assert latency(None, 3) == latency(RequestTimes(0, 0, 0, 0, 0), 3)
+    unknown = Generation("q", "", "stop", 3, 0, None, None, None, 0)
+    assert unknown.latency == RequestTimes(0, 0, 0, 0, 0).latency(3)

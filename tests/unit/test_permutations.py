@@ -1,13 +1,15 @@
 """The parser: any text gives a complete order and a status, and no identifier is guessed."""
 
+import math
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.answer.logprobs import order_by_logprobs
-from tasks.answer.permutations import parse_permutation, place_of_letter, place_of_number
+from tasks.decode.judged import read_verdict
+from tasks.decode.letters import order_by_logprobs, usable_prior
+from tasks.decode.parser import parse_permutation, place_of_letter, place_of_number
 
 
 def parse(text, num_passages, *, was_cut=False, by_letter=False):
@@ -147,82 +149,93 @@ def test_a_well_formed_answer_of_any_length_is_read_exactly(order):
     assert parsed.status == "ok"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [
-        *(
-            "1",
-            " ",
-            "[",
-            "[ ",
-            "<answer>",
-            "1.",
-            "</think>",
-            "[1] ",
-            "-",
-            "[1",
-            "x1",
-            "\n",
-            "1\n",
-            "1. 1\n",
-            "1: ",
-            "1. ",
-        ),
-        *(
-            "<think>",
-            "<answer> ",
-            "doc1.",
-            "doc ",
-            "doc",
-            "passage#",
-            "1 - ",
-            "*",
-            "1*",
-            "1.*",
-            "(",
-            "1 (",
-            "번",
-            "1번",
-            "①",
-        ),
+        *("1", " ", "[", "[ ", "<answer>", "1.", "</think>", "[1] ", "-", "[1", "x1", "\n", "1\n"),
+        *("1. 1\n", "1: ", "1. "),
+        *("<think>", "<answer> ", "doc1.", "doc ", "doc", "passage#", "1 - ", "*", "1*", "1.*", "(", "1 ("),
+        *("번", "1번", "①"),
         *("\u200b", "１", "1 passages", "1   ", "A ", "A: ", "doc A ", "_", "'"),
+        *("[1] > ", "[1,", "[1]=", "=", ">", "1>", "1: 2", "| 1 ", '"id":', '"a_', "[1  ", "doc 1 > "),
+        *("<think:", "<a:think>", "[THINK]", "<|channel|>", "<|start|>assistant", "Here is my ", "analysis", "<|"),
     ],
     ids=repr,
 )
 def test_a_long_hostile_answer_takes_no_time(unit):
-    """Two hundred thousand characters: a quadratic expression would take minutes, so seconds decide."""
-    started = time.monotonic()
+    """Fifty thousand characters: a quadratic expression would take minutes, so seconds decide."""
+    started_s = time.process_time()
 
-    parse(unit * (200_000 // len(unit)), 20, was_cut=True)
-    parse("1" + unit * (200_000 // len(unit)) + "1x", 20)
-    parse(unit * (200_000 // len(unit)) + "x", 20, by_letter=True)
+    parse(unit * (50_000 // len(unit)), 20, was_cut=True)
+    parse("1" + unit * (50_000 // len(unit)) + "1x", 20)
+    parse(unit * (50_000 // len(unit)) + "x", 20, by_letter=True)
 
-    assert time.monotonic() - started < 10.0
+    assert time.process_time() - started_s < 20.0
 
 
 @pytest.mark.fault(37)
 def test_log_probabilities_order_places_and_the_missing_come_last():
-    ordered = order_by_logprobs([-3.0, None, -1.5, float("nan"), -1.5])
+    ordered = order_by_logprobs(range(5), [-3.0, None, -1.5, float("nan"), -1.5])
 
-    assert ordered.order == (2, 4, 0, 1, 3)  # equal ones in prompt order
-    assert ordered.num_listed == 3
-    assert ordered.status == "missing"
+    assert ordered.outcome.order == (2, 4, 0, 1, 3)  # equal ones in prompt order
+    assert ordered.outcome.num_listed == 3
+    assert ordered.parse_status == "missing"
     assert ordered.id_mass == pytest.approx(2 * 0.22313 + 0.04979, abs=1e-4)
 
 
 def test_no_log_probability_at_all_is_a_refusal():
-    ordered = order_by_logprobs([None, None])
+    ordered = order_by_logprobs(range(2), [None, None])
 
-    assert ordered.order == (0, 1)
-    assert ordered.status == "refusal"
+    assert ordered.outcome.order == (0, 1)
+    assert ordered.parse_status == "refusal"
     assert ordered.id_mass == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
+def test_a_prior_that_is_not_finite_makes_a_refusal_not_an_order(bad):
+    """It once gave NaN to every place, stored as `ok` in the first stage's order."""
+    ordered = order_by_logprobs(range(3), [-3.0, -0.1, -2.0], prior=[-1.0, -1.0, bad])
+
+    assert ordered.parse_status in ("refusal", "missing")
+    assert not any(map(math.isnan, ordered.outcome.logprobs))
+    assert ordered.outcome.num_listed == sum(map(math.isfinite, ordered.outcome.logprobs))
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
+def test_a_verdict_of_no_number_is_none(bad):
+    assert read_verdict((0,), [bad, bad], num_yes=1).parse_status == "refusal"
+    assert read_verdict((0,), [bad, -0.5], num_yes=1).outcome.logprobs == (-math.inf,)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "prior"),
+    [
+        ((-1.0, None, -3.0), (-1.0, -3.0, -3.0)),
+        ((-1.0, math.nan), None),
+        ((-1.0, -math.inf), None),
+        ((None, None), None),
+        ((), None),
+    ],
+)
+def test_what_a_content_free_prompt_gets_is_taken_off_only_where_it_is_finite(logprobs, prior):
+    assert usable_prior(logprobs) == prior
+
+
+NUMBERS = st.one_of(st.none(), st.floats(-30, 0), st.sampled_from([math.nan, -math.inf, math.inf]))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS.filter(lambda value: value is not None)), min_size=1, max_size=52))
+def test_any_log_probabilities_and_any_prior_give_every_place_once(pairs):
+    ordered = order_by_logprobs(range(len(pairs)), *map(list, zip(*pairs, strict=True)))
+
+    assert sorted(ordered.outcome.order) == list(range(len(pairs)))
+    assert list(ordered.outcome.logprobs) == sorted(ordered.outcome.logprobs, reverse=True)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-30, 0)), min_size=1, max_size=52))
 def test_any_log_probabilities_give_every_place_once(logprobs):
-    ordered = order_by_logprobs(logprobs)
+    ordered = order_by_logprobs(range(len(logprobs)), logprobs)
 
-    assert sorted(ordered.order) == list(range(len(logprobs)))
-    assert list(ordered.logprobs) == sorted(ordered.logprobs, reverse=True)
+    assert sorted(ordered.outcome.order) == list(range(len(logprobs)))
+    assert list(ordered.outcome.logprobs) == sorted(ordered.outcome.logprobs, reverse=True)
     assert 0.0 <= ordered.id_mass <= 1.0

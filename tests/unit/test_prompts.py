@@ -5,27 +5,23 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
-from tasks.errors import ConfigError, PromptTooLong
-from tasks.prompt.prompts import PromptBuilder
-from tasks.prompt.sizes import PromptSizes, SizeLimits, resolve_sizes
-from tasks.prompt.templates import (
-    ChatTemplate,
-    load_chat_template,
-    load_prompt_template,
-    one_line,
-    passage_text,
-    render_frame,
-)
+from tasks.prompt.chat_template import ChatTemplate, load_chat_template
+from tasks.prompt.sizes import PromptSizes, SizeLimits, fair_lengths, resolve_sizes
+from tasks.prompt.templates import load_prompt_template, one_line, render_frame
 from tasks.prompt.tokens import ModelTokens, Piece, load_model_tokens
-from tasks.prompt.truncation import fair_lengths
 from tasks.schedule.windows import Window
-from tests.makers import CHATML, ROOT, make_text, make_tokenizer
+from tasks.system.errors import ConfigError, PromptTooLong
+from tests.makers import CHATML, ROOT, fit_builder, make_text, make_tokenizer
 
 STYLES = ["gpt2", "qwen", "metaspace"]
 CHAT = ChatTemplate(CHATML, {"eos_token": "<|im_end|>"})
+
+
+GPT2 = make_tokenizer("gpt2").to_str()
 
 
 @pytest.fixture(scope="module", params=STYLES)
@@ -38,9 +34,12 @@ def sample_tokens(model_folder):
     return load_model_tokens(model_folder)
 
 
+def make_template(decode_mode):
+    return load_prompt_template(ROOT / "configs" / "prompts" / f"{decode_mode}.toml")
+
+
 def make_builder(tokens, decode_mode="permutation", chat=CHAT):
-    template = load_prompt_template(ROOT / "configs" / "prompts" / f"{decode_mode}.toml")
-    return PromptBuilder(tokens, template, chat, decode_mode)
+    return fit_builder(tokens, make_template(decode_mode), chat, decode_mode)
 
 
 def make_sizes(builder, **given):
@@ -90,7 +89,6 @@ def test_no_added_token_comes_from_data(tokens, text):
 @given(
     st.lists(st.sampled_from(["<", "|", "im_start", "im_end", "|>", "</", "think", ">", " ", "a", "한"]), max_size=14)
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_added_token_comes_from_any_join_of_its_parts(tokens, parts):
     (ids,) = tokens.encode_data(["".join(parts)])
 
@@ -108,6 +106,28 @@ def test_the_templates_own_tokens_are_written_and_data_beside_them_is_not(tokens
 
     written = [tokens.decode([each]).strip() for each in ids if each in tokens.added_ids]
     assert written == ["<|im_start|>", "<|im_end|>"]
+
+
+STRIPS = st.fixed_dictionaries({flag: st.booleans() for flag in ("lstrip", "rstrip")})
+
+
+@given(
+    st.lists(STRIPS, min_size=3, max_size=3),
+    st.booleans(),
+    st.lists(st.sampled_from(["<end>", "<user>", "tok", " ", "\n", "  ", "a", "tide.", "<", "한"]), max_size=12),
+)
+@settings(max_examples=60)
+def test_added_tokens_take_the_white_space_beside_them_as_the_tokenizer_does(flags, single_word, words):
+    """Phi-3's <|end|> takes the line break behind it: ids with the line break are not what the model was trained on."""
+    own = Tokenizer.from_str(GPT2)
+    own.add_special_tokens([AddedToken(text, special=True, **flags[n]) for n, text in enumerate(("<end>", "<user>"))])
+    own.add_tokens([AddedToken("tok", special=False, single_word=single_word, **flags[2])])
+    text = "".join(words)
+    whole = own.encode(text, add_special_tokens=False).ids
+
+    ids = ModelTokens(own).encode_words(text).tolist()
+
+    assert ids == whole
 
 
 def test_an_added_token_that_data_completes_is_not_written(tokens):
@@ -163,7 +183,12 @@ def test_hostile_queries_leave_the_templates_tokens_alone(collections, sample_to
     ],
 )
 def test_data_stands_on_one_line_without_identifiers(text, line):
-    assert one_line(text) == line
+    assert make_template("permutation").data(text) == line
+
+
+def test_square_brackets_of_data_stay_where_passages_have_no_identifiers():
+    """A law's "[2]" or an index "a[1]" is no identifier in a prompt of one passage."""
+    assert make_template("yes_no").data("see [3] >\n a[1]") == "see [3] > a[1]"
 
 
 @given(st.text(st.sampled_from("ab  \t\n\u00a0\u2028\u200b한"), max_size=12))
@@ -172,7 +197,7 @@ def test_white_space_of_any_kind_becomes_one_space(text):
 
 
 @given(st.lists(st.text(max_size=30), min_size=2, max_size=4))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 def test_a_text_alone_has_the_ids_that_it_has_among_others(tokens, texts):
     alone = [tokens.encode_data([text])[0] for text in texts]
 
@@ -192,7 +217,7 @@ def test_a_text_alone_has_the_ids_that_it_has_among_others(tokens, texts):
     ],
 )
 def test_a_passage_is_title_and_text_and_nothing_for_a_blank_text(title, text, passage):
-    assert passage_text(title, text) == passage
+    assert make_template("permutation").passage_text(title, text) == passage
 
 
 @pytest.mark.fault(27)
@@ -217,7 +242,7 @@ def test_only_passages_are_shortened_never_the_query_or_the_instruction(tokens):
     st.integers(400, 1200),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_prompt_and_answer_always_fit(tokens, num_passages, num_words, query_words, max_model_len, random):
     builder = make_builder(tokens)
     try:
@@ -375,7 +400,7 @@ def test_first_token_asks_for_one_token_and_the_letters_of_its_window(sample_tok
     assert prompt.max_tokens == 1
     assert [sample_tokens.decode([each]) for each in prompt.form.logprob_token_ids] == ["A", "B", "C"]
     assert sample_tokens.decode(prompt.prompt_token_ids).endswith("<|im_start|>assistant\n[")
-    assert builder.max_passages == 52
+    assert builder.mode.max_passages == 52
 
 
 @pytest.mark.fault(37)
@@ -389,7 +414,7 @@ def test_more_passages_than_letters_are_refused(sample_tokens):
 def test_max_tokens_holds_a_whole_answer(tokens, num_passages):
     whole = " > ".join(f"[{place}]" for place in range(num_passages, 0, -1))
 
-    assert make_builder(tokens).answers.most_tokens(num_passages) > len(tokens.encode_data([whole])[0])
+    assert make_builder(tokens).mode.most_tokens(num_passages) > len(tokens.encode_data([whole])[0])
 
 
 @pytest.mark.fault(29)
@@ -422,10 +447,15 @@ def test_a_prompt_limit_over_the_engines_is_refused(sample_tokens):
     ("change", "words"),
     [
         ({"passage": "[{id}]{text}\n"}, "a head with {id}, a space"),
-        ({"passage": "[{id}] {text}"}, "line break"),
+        ({"passage": "[{id}] {text}\n\n\n"}, "line break"),
+        ({"lines": "all"}, "lines = 'all' must be one of 'one', 'keep'"),
+        ({"turns": "three"}, "turns = 'three' must be one of 'user', 'passages', 'query_document', 'none'"),
+        ({"turns": "none"}, "system has no place in a prompt with turns = 'none'"),
+        ({"before_reply": "yes?"}, "before_reply has no place in a prompt with turns = 'user'"),
+        ({"turns": "query_document"}, "before has no place"),
         ({"before": "{nmu} of {query}"}, "{nmu} is not known"),
         ({"before": "x", "after": "y"}, "holds {query}"),
-        ({"identifiers": "roman"}, "must be 'letters', 'numbers' or 'none'"),
+        ({"identifiers": "roman"}, "must be one of 'letters', 'numbers', 'none'"),
         ({"extra": "x"}, "has the texts"),
     ],
 )

@@ -1,15 +1,22 @@
 """Templates of other rerankers' owners: what is asked equals what they would ask, or they are refused."""
 
+from pathlib import Path
+
 import pytest
 
-from tasks.errors import ConfigError
-from tasks.prompt.prompts import PromptBuilder
+from tasks.decode import DECODE_MODES
+from tasks.prompt.chat_template import ChatTemplate
 from tasks.prompt.rankllm_templates import find_rankllm_template, load_rankllm_template
 from tasks.prompt.sizes import SizeLimits, resolve_sizes
-from tasks.prompt.templates import ChatTemplate
 from tasks.prompt.tokens import ModelTokens
 from tasks.schedule.windows import Window
-from tests.makers import CHATML, make_text, make_tokenizer
+from tasks.system.errors import ConfigError
+from tests.makers import CHATML, fit_builder, make_text, make_tokenizer
+
+
+def load_owners(path, decode_mode):
+    return load_rankllm_template(path, DECODE_MODES[decode_mode])
+
 
 NUMBERED = r"""
 method: "singleturn_listwise"
@@ -85,9 +92,9 @@ def test_for_uncut_passages_the_ids_are_those_of_the_whole_prompt_as_one_string(
     import yaml
 
     tokenizer = make_tokenizer(style)
-    builder = PromptBuilder(
+    builder = fit_builder(
         ModelTokens(tokenizer),
-        load_rankllm_template(template(yaml_text), "permutation"),
+        load_owners(template(yaml_text), "permutation"),
         ChatTemplate(CHATML, {}),
         "permutation",
     )
@@ -107,30 +114,31 @@ def test_for_uncut_passages_the_ids_are_those_of_the_whole_prompt_as_one_string(
 
 def test_two_line_breaks_are_refused_where_a_tokenizer_joins_them_with_what_follows(template):
     with pytest.raises(ConfigError, match="ends a passage with"):
-        PromptBuilder(
+        fit_builder(
             ModelTokens(make_tokenizer("gpt2")),
-            load_rankllm_template(template(BLANK_LINES), "permutation"),
+            load_owners(template(BLANK_LINES), "permutation"),
             ChatTemplate(CHATML, {}),
             "permutation",
         )
 
 
 def test_letters_serve_one_token_answers_as_well(template):
-    loaded = load_rankllm_template(template(LETTERED), "first_token")
+    loaded = load_owners(template(LETTERED), "first_token")
 
     assert (loaded.identifiers, loaded.answer_prefix, loaded.max_identifiers) == ("letters", "[", 26)
 
 
 def test_a_think_block_in_an_owners_template_is_closed_by_force_too(template):
-    assert "</think>" in load_rankllm_template(template(NUMBERED), "reasoning").close
+    assert "</think>" in load_owners(template(NUMBERED), "reasoning").close
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("singleturn_listwise", "multiturn_listwise", "only 'singleturn_listwise'"),
-        ("singleturn_listwise", "pointwise", "only 'singleturn_listwise'"),
-        ("[{rank}] {candidate}", "[{rank}] {candidate} ({score})", "body = "),
+        ("singleturn_listwise", "multiturn_listwise", "it lacks prefix_user"),
+        ("singleturn_listwise", "ranking", "only 'singleturn_listwise', 'multiturn_listwise', 'pointwise' are known"),
+        ("[{rank}] {candidate}", "[{rank}] {candidate} ({score})", "body holds {score}"),
+        ("[{rank}] {candidate}", "[{rank}] {candidate} ({date})", "body = "),
         ("[{rank}] {candidate}", 'TEXT{rank} = "{candidate}"', "body = "),
         ("  [{rank}] {candidate}\n", "  [{rank}]\n  {candidate}\n", "body = "),
         ("The question again: {query}", "The ids: {psg_ids}", "{psg_ids}"),
@@ -144,15 +152,128 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(template, old, new, 
     assert changed != NUMBERED
 
     with pytest.raises(ConfigError) as refused:
-        load_rankllm_template(template(changed), "permutation")
+        load_owners(template(changed), "permutation")
 
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
+TURNS = r"""
+method: "multiturn_listwise"
+system_message: "You sort texts."
+prefix_user: "I have {num} texts about {query}."
+prefix_assistant: "Show them."
+body_user: "[{rank}] {candidate}"
+body_assistant: "I have read [{rank}]."
+suffix_user: "Now sort all {num} of them by how well they answer {query}, as in [2] > [1]."
+output_extraction_regex: r"\[(\d+)\]"
+"""
+PAIR = """
+method: "pointwise"
+message_roles: "reranker"
+instruction: >-
+  Tell whether the document
+  answers the query
+body: "Instruction: {instruction} Query: {query} Document: {doc_content}"
+"""
+SCORED = NUMBERED.replace("[{rank}] {candidate}\n", "[{rank}] {candidate}\n  first stage says {score}\n")
+NAMED = NUMBERED.replace("[{rank}] {candidate}", 'TEXT{rank} = "{candidate}"').replace("all {num} texts", "{psg_ids}")
+ENCODED = 'method: "pointwise"\nbody: "Question: {query} Text: {doc_content} Good: "\n'
+PAIRWISE = 'method: "pairwise"\nbody: "Question: {query} One: {doc1} Other: {doc2} Better: "\n'
+FUSED = 'method: "rankfid"\ntext: "Question: {query} Text: [{index}] {passage}"\noutput_extraction_regex: x\n'
+
+# RankLLM's templates (its HEAD of 2026-08-22): their form in words of our own, and why one is refused.
+ALL_19 = {
+    **dict.fromkeys(
+        (
+            "nemotron_non_thinking", "nemotron_nonthinking", "nemotron_thinking", "qwen_non_thinking", "qwen_thinking",
+            "rank_gpt_apeer", "rank_zephyr", "reasonrank",
+        ),
+        (NUMBERED, ""),
+    ),
+    "rank_zephyr_alpha": (LETTERED, ""),
+    "rank_gpt": (TURNS, ""),
+    "pointwise_vllm": (PAIR, ""),
+    "insert_rank": (SCORED, "body holds {score}, the first stage's score"),
+    "rank_lrl": (NAMED, "suffix holds {psg_ids}"),
+    **dict.fromkeys(("monot5", "monoelectra", "jina"), (ENCODED, "'pointwise' without message_roles is the input of a cross-encoder")),
+    "duot5": (PAIRWISE, "it asks for one of two, by a model with an encoder"),
+    **dict.fromkeys(("rank_fid", "rank_fid_score"), (FUSED, "it gives each passage to an encoder of its own")),
+}  # fmt: skip
+
+
+def loads_or_tells(path, name, reason):
+    """Loads for the decode mode that it is for, or is refused in one line."""
+    decode_mode = "yes_no" if name == "pointwise_vllm" else "permutation"
+    if not reason:
+        return load_owners(path, decode_mode)
+    with pytest.raises(ConfigError) as refused:
+        load_owners(path, decode_mode)
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+    return None
+
+
+@pytest.mark.parametrize("name", ALL_19)
+def test_each_of_rankllms_templates_loads_or_says_why_not(template, name):
+    text, reason = ALL_19[name]
+
+    loads_or_tells(template(text), name, reason)
+
+    assert len(ALL_19) == 19
+
+
+def test_the_installed_packages_templates_load_or_say_why_not():
+    """Run with the package: `pip install rank-llm --no-deps`, or its src on PYTHONPATH."""
+    import importlib.util
+
+    found = importlib.util.find_spec("rank_llm")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("rank_llm is not installed")
+    folder = Path(found.submodule_search_locations[0]) / "rerank" / "prompt_templates"
+
+    for path in folder.glob("*.yaml"):
+        name = path.stem.removesuffix("_template")
+        assert name in ALL_19
+        loads_or_tells(path, name, ALL_19[name][1])
+
+
+@pytest.mark.parametrize("style", ["gpt2", "qwen"])
+def test_a_turn_for_each_passage_has_the_ids_of_the_whole_conversation(template, style):
+    builder = fit_builder(
+        ModelTokens(make_tokenizer(style)),
+        load_owners(template(TURNS), "permutation"),
+        ChatTemplate(CHATML, {}),
+        "permutation",
+    )
+    passages = ["tide moon.", "Why? Because!", "비가 온다"]
+    pieces = builder.encode_passages(passages)
+    sizes = resolve_sizes(builder, 3, LIMITS)
+
+    prompt = builder.build("q/0/0/0", Window((0, 1, 2)), "what?", pieces, [len(piece) for piece in pieces], sizes)
+
+    turns = [("system", "You sort texts."), ("user", "I have 3 texts about what?."), ("assistant", "Show them.")]
+    for place, passage in enumerate(passages, 1):
+        turns += [("user", f"[{place}] {passage}"), ("assistant", f"I have read [{place}].")]
+    turns += [("user", "Now sort all 3 of them by how well they answer what?, as in [2] > [1].")]
+    text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns) + "<|im_start|>assistant\n"
+    whole = make_tokenizer(style)
+    whole.encode_special_tokens = False
+    assert prompt.prompt_token_ids.tolist() == whole.encode(text, add_special_tokens=False).ids
+
+
+def test_a_query_and_a_document_are_the_chat_templates_to_put_into_words(template):
+    loaded = load_owners(template(PAIR), "yes_no")
+
+    assert (loaded.turns, loaded.system) == ("query_document", "Tell whether the document answers the query")
+    assert {"yes", "YES", " Yes"} <= set(loaded.yes)
+    with pytest.raises(ConfigError, match="decode_mode = 'yes_no'"):
+        load_owners(template(PAIR), "permutation")
+
+
 def test_numbers_cannot_be_answered_by_one_token(template):
     with pytest.raises(ConfigError, match="needs letters"):
-        load_rankllm_template(template(NUMBERED), "first_token")
+        load_owners(template(NUMBERED), "first_token")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +281,7 @@ def test_numbers_cannot_be_answered_by_one_token(template):
 )
 def test_a_file_that_is_no_template_is_refused(template, text, words):
     with pytest.raises(ConfigError, match=words):
-        load_rankllm_template(template(text), "permutation")
+        load_owners(template(text), "permutation")
 
 
 def test_a_template_is_found_in_the_installed_package(tmp_path, monkeypatch):

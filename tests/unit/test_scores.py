@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.answer.scores import ranking_status, score_docs
 from tasks.schedule.rankings import RankingInProgress, Schedule
+from tasks.schedule.scores import ranking_status, score_docs
 from tasks.schedule.strategies.pointwise import Pointwise
 from tasks.schedule.strategies.sliding import Sliding
 from tasks.schedule.strategies.tourrank import TourRank

@@ -4,8 +4,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tasks.errors import ConfigError
+from tasks.prompt.model_files import find_model_folder
 from tasks.settings import NightSettings, load_settings, overrides_from, parse_override
+from tasks.system.environment import loopback_environment
+from tasks.system.errors import ConfigError
 from tests.makers import make_settings
 
 NESTED = {"inputs.nested": "n.parquet"}
@@ -58,9 +60,32 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"store.memory_limit": "lots"}, "[store] memory_limit = 'lots'"),
         ({"prompt.min_passage_tokens": 65}, "min_passage_tokens = 65 must be at most max_passage_tokens = 64"),
         ({"checks.max_fallback_share": 1.5}, "[checks] max_fallback_share = 1.5"),
+        ({"night.name": ".."}, "[night] name = '..'"),
+        ({"night.name": "."}, "[night] name = '.'"),
+        ({"night.name": ".hidden"}, "[night] name = '.hidden'"),
+        ({"checks.max_fallback_share": float("nan")}, "[checks] max_fallback_share = nan"),
+        ({"checks.max_canary_drift": float("inf")}, "[checks] max_canary_drift = inf"),
+        ({"strategy.score_gap": float("nan")}, "[strategy] score_gap = nan"),
+        ({"engine.gpu_memory_utilization": float("nan")}, "gpu_memory_utilization = nan: wanted a finite number"),
+        ({"store.memory_limit": "0.0GB"}, "[store] memory_limit = '0.0GB'"),
         ({"engine.speculative_config": {"method": "ngram"}}, "speculative decoding is refused"),
         ({"engine.data_parallel_size": 2}, "run shards instead"),
         ({"engine.runner": "pooling"}, "only generative models"),
+        ({"engine.tokenizer": "other"}, "tokenizer = 'other': prompts are made and answers read with the tokenizer in"),
+        ({"engine.tokenizer_mode": "mistral"}, "tokenizer_mode = 'mistral'"),
+        ({"engine.skip_tokenizer_init": True}, "answers are read as text"),
+        ({"engine.logprobs_mode": "raw_logits"}, "scores are read as log-probabilities"),
+        ({"engine.disable_log_stats": True}, "read from vLLM's statistics"),
+        (
+            {"engine.long_prefill_token_threshold": 256},
+            "[packing]: promise = 'no_preemption' cannot be kept with [engine] "
+            "long_prefill_token_threshold = 256: several prompts",
+        ),
+        ({"engine.scheduler_reserve_full_isl": False}, "before there is room for the whole of it"),
+        ({"engine.scheduler_cls": "mine.Scheduler"}, "rules of its own"),
+        ({"engine.kv_transfer_config": {"kv_connector": "x"}}, "a connector then holds blocks"),
+        ({"engine.kv_offloading_size": 8.0}, "a connector then holds blocks"),
+        ({"engine.decode_context_parallel_size": 2}, "spread over devices"),
         ({"strategy.name": "single", "strategy.depth": 9}, "depth = 9 must be at most window_size = 4"),
     ],
 )
@@ -72,6 +97,24 @@ def test_a_setting_that_cannot_work_is_refused_with_what_is_allowed(settings_fil
     assert str(settings_file) in message
     assert words in message
     assert "\n" not in message
+
+
+def test_what_breaks_the_promise_passes_where_none_is_given(settings_file):
+    keys = {"engine.long_prefill_token_threshold": 256, "engine.scheduler_reserve_full_isl": False}
+
+    keywords = load_settings(settings_file, keys | {"packing.promise": "none"}).engine_keywords()
+
+    assert (keywords["long_prefill_token_threshold"], keywords["scheduler_reserve_full_isl"]) == (256, False)
+
+
+def test_vllms_own_values_of_refused_settings_pass(settings_file):
+    defaults = {"disable_log_stats": False, "tokenizer_mode": "auto", "long_prefill_token_threshold": 0}
+
+    keywords = load_settings(
+        settings_file, {f"engine.{key}": value for key, value in defaults.items()}
+    ).engine_keywords()
+
+    assert keywords.items() >= defaults.items()
 
 
 def test_engine_settings_pass_through_unrenamed(settings_file):
@@ -88,6 +131,21 @@ def test_deterministic_packing_means_one_sequence_and_no_prefix_cache(settings_f
     assert keywords["enable_prefix_caching"] is False
 
 
+def test_the_mark_that_windows_puts_in_front_of_a_file_is_read_past(settings_file):
+    plain = load_settings(settings_file)
+    settings_file.write_text("\ufeff" + settings_file.read_text(encoding="utf-8"), encoding="utf-8")
+
+    assert load_settings(settings_file) == plain
+
+
+@pytest.mark.parametrize(("name", "words"), [("m.gguf", "a GGUF file, wanted a folder"), ("m.bin", "a file, wanted a")])
+def test_a_model_that_is_one_file_is_told_so(tmp_path, name, words):
+    (tmp_path / name).touch()
+
+    with pytest.raises(ConfigError, match=words):
+        find_model_folder(str(tmp_path / name), None, tmp_path)
+
+
 def test_capacity_is_no_part_of_what_a_ranking_depends_on(settings_file):
     plain = load_settings(settings_file).ranking_settings()
     roomy = load_settings(settings_file, {"engine.max_num_seqs": 8, "packing.batch_loads": 1}).ranking_settings()
@@ -95,6 +153,16 @@ def test_capacity_is_no_part_of_what_a_ranking_depends_on(settings_file):
 
     assert roomy == plain
     assert other != plain
+
+
+def test_settings_that_came_later_leave_the_identity_of_runs_that_do_not_use_them(settings_file):
+    """A new default in the digest would give every night of every user another run_id, and rank it again."""
+    plain = load_settings(settings_file).ranking_settings()["inputs"]
+    kept = {"queries", "documents", "candidates", "nested", "qrels", "partition", "columns", "top_k", "rank_base"}
+
+    assert set(plain) == kept | {"allow_empty"}
+    for later in ({"inputs.order_by": "rank"}, {"inputs.lower_score_is_better": True}):
+        assert load_settings(settings_file, later).ranking_settings()["inputs"] != plain
 
 
 @pytest.mark.fault(18, 81)
@@ -135,6 +203,18 @@ def test_each_local_date_is_one_night_also_when_clocks_change(zone):
 )
 def test_an_override_is_a_dotted_path_and_a_toml_value(text, parsed):
     assert parse_override(text) == parsed
+
+
+@pytest.mark.parametrize(
+    ("known", "told"), [(None, "127.0.0.1"), ("a,.b", "a,.b,127.0.0.1"), ("127.0.0.1,a", "127.0.0.1,a"), ("*", "*")]
+)
+def test_loopback_is_asked_without_the_callers_proxy(monkeypatch, known, told):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    if known is not None:
+        monkeypatch.setenv("NO_PROXY", known)
+
+    assert loopback_environment() == {"no_proxy": told, "NO_PROXY": told}
 
 
 @pytest.mark.parametrize("text", ["window_size=3", "strategy.window_size", "="])

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from collections import Counter
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.errors import AlreadyRunning, StoreError
-from tasks.keep.shards import (
+from tasks.nightly.shard_worker import require_same_code
+from tasks.settings import load_settings
+from tasks.store.shard_folder import (
     KeptSpool,
     ShardFolder,
     ShardOrder,
@@ -20,14 +22,14 @@ from tasks.keep.shards import (
     read_order,
     shard_of,
     sum_notes,
+    worst_canaries,
 )
-from tasks.keep.tables import SCHEMAS
-from tasks.settings import load_settings
+from tasks.store.tables import SCHEMAS
+from tasks.system.errors import AlreadyRunning, ConfigError, StoreError
 from tests.makers import make_settings
 
 BATCHES = pa.Table.from_pylist(
-    [{"run_id": "r", "shard": 1, "batch_no": 0, "driver": "none", "num_prompts": 0}],
-    SCHEMAS["batches"],
+    [{"run_id": "r", "shard": 1, "batch_no": 0, "driver": "none", "num_prompts": 0}], SCHEMAS["batches"]
 )
 
 
@@ -71,6 +73,20 @@ def test_notes_add_up_but_for_what_every_shard_reads():
     assert sum_notes(records) == {"duplicate documents": 3, "duplicate queries": 3, "duplicate candidates": 4}
 
 
+def test_a_night_has_the_canaries_of_the_shard_that_missed_most_in_one_mode():
+    def asked(**passed):
+        pairs = {f"{mode}/{number}": each for mode, all_ in passed.items() for number, each in enumerate(all_)}
+        return tuple({"pair": pair, "margin": float(each) - 0.5, "passed": each} for pair, each in pairs.items())
+
+    fine = make_record(canaries=asked(yes_no=[True] * 5, select=[True] * 5))
+    some = make_record(canaries=asked(yes_no=[False, False, True, True, True], select=[False, False, True, True, True]))
+    broken = make_record(canaries=asked(yes_no=[True] * 5, select=[False, False, False, True, True]))
+
+    assert worst_canaries([fine, some, broken, make_record()]) == broken.canaries
+    assert worst_canaries([make_record(), fine, fine]) == fine.canaries
+    assert worst_canaries([make_record()]) == ()
+
+
 def test_a_shard_is_done_when_it_says_so_and_not_before(tmp_path):
     folder = ShardFolder(tmp_path, "r", 1)
     assert (folder.record(), folder.is_done, folder.is_held(), folder.batch_nos()) == (None, False, False, set())
@@ -92,11 +108,42 @@ def test_a_shard_is_done_when_it_says_so_and_not_before(tmp_path):
 def test_without_the_nights_order_no_shard_begins(tmp_path):
     with pytest.raises(StoreError, match="no night asks for shards here"):
         read_order(tmp_path / "r")
-    order = ShardOrder("base", 2, None, None)
+    order = ShardOrder("base", 2, None, None, "a1")
 
     order.write(tmp_path / "r")
 
     assert read_order(tmp_path / "r") == order
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted", "ends"),
+    [
+        ("a1", "a1", "same"),
+        (None, None, "same"),
+        ("a1", "b2", "refused"),
+        ("a1+", "b2+", "refused"),
+        ("a1+", "a1", "warned"),
+        ("a1", "a1+", "warned"),
+        ("a1+", "a1+", "warned"),  # two changed checkouts need not be changed alike
+        (None, "a1", "warned"),
+        ("a1", None, "warned"),  # also of an order that an earlier version wrote
+    ],
+)
+def test_a_shard_ranks_by_the_nights_own_commit(caplog, here, wanted, ends):
+    if ends == "refused":
+        with pytest.raises(ConfigError, match=re.escape(f"at commit {here}, wanted {wanted}")):
+            require_same_code("shard 0", here, wanted)
+    else:
+        require_same_code("shard 0", here, wanted)
+    assert [record.levelname for record in caplog.records] == (["WARNING"] if ends == "warned" else [])
+
+
+def test_an_order_of_an_earlier_version_is_read(tmp_path):
+    (tmp_path / "shards.json").write_text(
+        '{"base_run_id": "base", "num_shards": 2, "earlier_run_id": null, "recipe_change": null}'
+    )
+
+    assert read_order(tmp_path) == ShardOrder("base", 2, None, None)
 
 
 def test_a_kept_spool_gives_each_batch_once_and_lets_the_night_have_all(tmp_path):
@@ -120,7 +167,7 @@ def test_a_kept_spool_gives_each_batch_once_and_lets_the_night_have_all(tmp_path
 
 
 def test_two_processes_never_rank_a_shard_and_a_killed_one_frees_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.keep.shards.LOCK_WAIT_S", 0.3)
+    monkeypatch.setattr("tasks.store.shard_folder.LOCK_WAIT_S", 0.3)
     folder = ShardFolder(tmp_path, "r", 0)
     ready, ready_there = multiprocessing.Pipe()
     holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, ready_there))

@@ -1,8 +1,5 @@
 """The simulation: the same for the same seed, exact where nothing is noisy, and costs that are counts."""
 
-import csv
-import io
-import json
 import signal
 
 import ir_measures
@@ -11,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.command import main
-from tasks.errors import ConfigError
+from flows.cli import main
 from tasks.schedule.rankings import WindowKey
 from tasks.schedule.seeds import Seed
 from tasks.schedule.windows import Window
@@ -28,6 +24,7 @@ from tasks.study.simulation import (
     prompt_tokens_of,
     simulate,
 )
+from tasks.system.errors import ConfigError
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 CHEAP = [contender for contender in CONTENDERS if not contender.name.startswith("pairwise")]
@@ -184,24 +181,6 @@ def test_noise_has_its_size_and_its_systematic_half():
 def test_sizes_that_give_no_table_are_refused(sizes):
     with pytest.raises(ConfigError, match="needed"):
         SimulationRequest(**sizes)
-
-
-@pytest.mark.slow
-def test_the_command_prints_the_same_in_every_form(capsys):
-    asked = ("study", "--simulate", "--queries", 2, "--candidates", 25, "--seed", 5)
-
-    code, table, _ = command(capsys, *asked)
-    _, again, _ = command(capsys, *asked)
-    _, as_csv, _ = command(capsys, *asked, "--format", "csv")
-    _, as_json, _ = command(capsys, *asked, "--format", "json")
-
-    assert code == 0
-    assert table == again
-    assert all(contender.name in table for contender in CONTENDERS)
-    rows = json.loads(as_json)
-    assert [row["strategy"] for row in csv.DictReader(io.StringIO(as_csv))] == [row["strategy"] for row in rows]
-    assert {row["strategy"] for row in rows} == set(BY_NAME)
-    assert [row["prompt_tokens"] for row in rows] == sorted(row["prompt_tokens"] for row in rows)
 
 
 @pytest.mark.parametrize(

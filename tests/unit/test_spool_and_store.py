@@ -1,10 +1,11 @@
 """The ledger: what is committed is durable, loaded once, and read while others write."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -12,14 +13,20 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tasks.database import DatabaseLimits, open_database
-from tasks.errors import AlreadyRunning, StoreError
-from tasks.keep.ledger import Ledger, LoadPace
-from tasks.keep.spool import Spool
-from tasks.keep.store import NewRun, Store, run_lock
-from tasks.keep.tables import SCHEMAS, BatchId, BatchRows, promptless_batch_row
-
-RUN = "2026-11-29-test-00000000"
+from tasks.report.run_report import report_run
+from tasks.report.sql_shell import explain_query, find_ranked_run, run_statement
+from tasks.store import night_store as store_module
+from tasks.store.loader import Ledger, LoadPace
+from tasks.store.night_store import ShardProgress, Store
+from tasks.store.publication import publish_by_hand
+from tasks.store.runs import Runs
+from tasks.store.spool import Spool
+from tasks.store.tables import SCHEMAS, BatchId
+from tasks.system.database import DatabaseLimits, open_database
+from tasks.system.errors import AlreadyRunning, StoreError
+from tasks.system.run_lock import run_lock
+from tests.ledger_rows import RUN, count, make_run, make_tables
+from tests.locks import held
 
 
 @pytest.fixture
@@ -37,62 +44,6 @@ def store(tmp_path, limits):
 @pytest.fixture
 def spool(tmp_path):
     return Spool(tmp_path / "spool", RUN)
-
-
-def make_tables(batch_no, num_scores=2):
-    batch_id = BatchId(RUN, 0, batch_no)
-    row = promptless_batch_row(batch_id, datetime(2026, 11, 29, tzinfo=UTC))
-    scores = pa.Table.from_pylist(
-        [
-            {
-                "run_id": RUN,
-                "query_id": f"q{batch_no}",
-                "doc_id": f"d{place}",
-                "rank": place + 1,
-                "score": 1.0 / (place + 1),
-                "score_kind": "reciprocal_rank",
-                "first_stage_rank": place + 1,
-                "status": "ranked",
-            }
-            for place in range(num_scores)
-        ],
-        SCHEMAS["scores"],
-    )
-    return BatchRows().tables(batch_id, row) | {"scores": scores}
-
-
-def make_run(**given):
-    base = {
-        "run_id": RUN,
-        "name": "test",
-        "night": date(2026, 11, 29),
-        "started_at": datetime(2026, 11, 29, 1, 30, tzinfo=UTC),
-        "settings": "{}",
-        "resolved": "{}",
-        "input_digest": "0",
-        "input_partition": None,
-        "model": "m",
-        "model_identity": "i",
-        "strategy": "sliding",
-        "decode_mode": "first_token",
-        "versions": "{}",
-        "git_commit": None,
-        "host": "h",
-        "flow_run_id": None,
-        "is_limited": False,
-        "recipe": "{}",
-        "reuse_run_id": None,
-    }
-    return NewRun(**(base | given))
-
-
-def find_run(store, run_id=RUN):
-    return store.query("run/find_run", {"run_id": run_id}).to_pylist()[0]
-
-
-def count(store, table):
-    with open_database(store.path, store.limits) as database:
-        return database.query_text(f"select count(*) as n from {table}").to_pylist()[0]["n"]
 
 
 def test_a_batch_is_whole_or_not_there(spool, tmp_path):
@@ -125,7 +76,7 @@ def test_loading_empties_the_spool_and_loading_again_adds_nothing(store, spool):
     assert store.load_spool(spool, RUN) == 3
     assert store.load_spool(spool, RUN) == 0
     assert (count(store, "batches"), count(store, "scores")) == (3, 6)
-    assert store.next_batch_no(RUN, 0) == 3
+    assert store.resume_shard(spool, RUN, 0) == ShardProgress(2, [], 0)
 
 
 @pytest.mark.fault(12)
@@ -162,61 +113,36 @@ def test_rows_are_loaded_by_name(store, spool):
     turned = tables["scores"].select(tables["scores"].column_names[::-1])
 
     with open_database(store.path, store.limits) as database:
-        database.execute("load/insert_scores", tables={"incoming": turned})
+        database.append("scores", turned)
         rows = database.query_text("select rank, score, doc_id from scores order by rank").to_pylist()
 
     assert rows == [{"rank": 1, "score": 1.0, "doc_id": "d0"}, {"rank": 2, "score": 0.5, "doc_id": "d1"}]
 
 
-def hold(path, seconds, ready):
-    connection = duckdb.connect(path)
-    ready.set()
-    time.sleep(seconds)
-    connection.close()
-
-
-@pytest.fixture
-def held(store):
-    """The database held by another process for some seconds."""
-    context = multiprocessing.get_context("spawn")
-    children = []
-
-    def start(seconds):
-        ready = context.Event()
-        child = context.Process(target=hold, args=(str(store.path), seconds, ready))
-        child.start()
-        children.append(child)
-        assert ready.wait(20)
-
-    yield start
-    for child in children:
-        child.kill()
-        child.join()
-
-
-@pytest.mark.slow
 @pytest.mark.fault(13)
-def test_a_reader_waits_for_a_short_lock_and_gives_up_on_a_long_one(store, held):
-    held(0.4)
-    with open_database(store.path, store.limits, read_only=True, wait_s=10.0) as database:
-        assert database.query_text("select count(*) as n from runs").num_rows == 1
+def test_a_reader_waits_for_a_short_lock_and_gives_up_on_a_long_one(store):
+    with held(store.path) as holder:
+        with (
+            pytest.raises(StoreError, match="lock"),
+            open_database(store.path, store.limits, read_only=True, wait_s=0.1),
+        ):
+            pass
+        threading.Timer(0.1, holder.kill).start()
+        with open_database(store.path, store.limits, read_only=True, wait_s=60.0) as database:
+            assert database.query_text("select count(*) as n from runs").num_rows == 1
 
-    held(30.0)
-    with pytest.raises(StoreError, match="lock"), open_database(store.path, store.limits, read_only=True, wait_s=0.2):
-        pass
 
-
-@pytest.mark.slow
-def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store, spool, held, caplog):
+def test_a_held_database_leaves_batches_in_the_spool_and_the_night_goes_on(store, spool, caplog, monkeypatch):
+    monkeypatch.setattr(store_module, "LOAD_WAIT_S", 0.05)
     ledger = Ledger(store, spool, RUN, 0, LoadPace(every_s=0, max_share=1))
-    held(3.0)
+    with held(store.path) as holder:
+        ledger.commit(ledger.next_id(), make_tables(0))
+        ledger.flush()
+        assert len(spool.batches()) == 1
+        assert "stay in the spool" in caplog.text
 
-    ledger.commit(ledger.next_id(), make_tables(0))
-    ledger.flush()
-    assert len(spool.batches()) == 1
-    assert "stay in the spool" in caplog.text
-
-    ledger.close()  # waits for the lock
+        threading.Timer(0.1, holder.kill).start()
+        ledger.close()  # waits for the lock
     assert spool.batches() == []
     assert count(store, "scores") == 2
 
@@ -252,45 +178,85 @@ def test_killed_runs_are_failed_and_unfinished_ones_of_the_night_superseded(stor
     store.begin_run(make_run(run_id="2026-11-28-test-bbbbbbbb", night=date(2026, 11, 28)))
     store.begin_run(make_run(run_id="2026-11-29-test-cccccccc"))
 
-    statuses = {row: find_run(store, row)["status"] for row in ("2026-11-29-test-aaaaaaaa", "2026-11-28-test-bbbbbbbb")}
+    names = ("2026-11-29-test-aaaaaaaa", "2026-11-28-test-bbbbbbbb", "2026-11-29-test-cccccccc")
+    runs = [store.find_run(name) for name in names]
 
-    assert statuses == {"2026-11-29-test-aaaaaaaa": "superseded", "2026-11-28-test-bbbbbbbb": "failed"}
-    assert find_run(store, "2026-11-29-test-cccccccc")["status"] == "running"
+    assert [run.status for run in runs] == ["superseded", "failed", "running"]
+    assert [(run.error or "").partition(":")[0] for run in runs] == ["killed", "killed", ""]
+    assert [run.finished_at is None for run in runs] == [False, False, True]
 
 
 def test_a_run_taken_up_again_keeps_its_start(store):
-    store.begin_run(make_run())
-    store.update("finish_run", {"run_id": RUN, "status": "failed", "error": "boom"})
+    store.begin_run(make_run(input_warnings=["old"], failed_checks=["a"], reuse_run_id="earlier"))
+    store.write(lambda database: Runs(database).finish(RUN, "failed", "boom"))
+    before = store.find_run(RUN)
 
-    store.begin_run(make_run(started_at=datetime(2027, 1, 1, tzinfo=UTC), host="other"))
+    store.begin_run(before.taken_up(make_run(started_at=datetime(2027, 1, 1, tzinfo=UTC), host="other"), reuses=True))
 
-    row = find_run(store)
-    assert (row["status"], row["host"], row["error"]) == ("running", "other", None)
-    assert row["started_at"] == datetime(2026, 11, 29, 1, 30, tzinfo=UTC)
+    run = store.find_run(RUN)
+    assert (before.status, before.error) == ("failed", "boom")
+    assert (run.status, run.host, run.error, run.finished_at) == ("running", "other", None, None)
+    assert run.started_at == datetime(2026, 11, 29, 1, 30, tzinfo=UTC)
+    assert run == replace(before, status="running", host="other", error=None, finished_at=None)
+    assert before.taken_up(make_run(), reuses=False).reuse_run_id is None
+
+
+def make_older_database(path):
+    """As the packrank with 31 migrations left it: what tells them, and a run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("create table schema_files (file_name varchar primary key, applied_at timestamptz not null)")
+        for name in ("001_runs", "022_publication_order", "031_inside_an_engine_step"):
+            connection.execute("insert into schema_files values (?, now())", [name])
+        connection.execute("create table runs (run_id varchar primary key, name varchar, status varchar)")
+        connection.execute("insert into runs values ('r', 'test', 'published')")
+
+
+@pytest.mark.fault(20, 69)
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda store: store.prepare(),
+        lambda store: store.find_run("r"),
+        lambda store: publish_by_hand(store.path, "r"),
+        lambda store: run_statement(store.path, "select 1"),
+        lambda store: run_statement(store.path, "runs"),
+        lambda store: find_ranked_run(store.path, "r"),
+        lambda store: explain_query(store.path, "r", "q"),
+        lambda store: report_run(store.path, None, None),
+    ],
+)
+def test_a_database_of_an_older_packrank_is_refused_and_stays_as_it_is(tmp_path, limits, open_it):
+    store = Store(tmp_path / "var" / "old.duckdb", limits)
+    make_older_database(store.path)
+    before = store.path.read_bytes()
+
+    with pytest.raises(StoreError) as refused:
+        open_it(store)
+
+    assert type(refused.value).exit_code == 1
+    assert str(refused.value) == (
+        f"{store.path}: was made by an older packrank, its schema is 31; this packrank reads and writes schema 32 "
+        "only. Export the runs that you need with the older packrank (packrank export), then name a new file as "
+        "[store] database."
+    )
+    assert store.path.read_bytes() == before
 
 
 @pytest.mark.fault(69)
 def test_a_database_of_a_newer_packrank_is_refused(store):
-    store.update("add_schema_file", {"file_name": "999_later"})
+    with store.unit_of_work() as database:
+        database.query_text("update schema_version set number = 33")
 
-    with pytest.raises(StoreError, match="999_later"):
-        store.prepare()
+    with pytest.raises(StoreError, match="made by a newer packrank, its schema is 33"):
+        Store(store.path, store.limits).prepare()
 
 
 def test_preparing_twice_changes_nothing(store):
     store.begin_run(make_run())
     store.prepare()
 
-    assert find_run(store)["status"] == "running"
-
-
-@pytest.mark.fault(69)
-def test_a_file_that_is_no_database_is_named(tmp_path, limits):
-    path = tmp_path / "x.duckdb"
-    path.write_bytes(b"not a database" * 500)
-
-    with pytest.raises(StoreError, match=r"x\.duckdb: cannot open the database"), open_database(path, limits):
-        pass
+    assert store.find_run(RUN).status == "running"
 
 
 @pytest.mark.fault(61)
@@ -307,7 +273,7 @@ def test_duckdbs_limits_are_set(store, tmp_path):
 LOCK_HOLDER = """
 import sys, time
 from pathlib import Path
-from tasks.keep.store import run_lock
+from tasks.system.run_lock import run_lock
 with run_lock(Path(sys.argv[1]), "2026-11-29-other-11111111"):
     print("held", flush=True)
     time.sleep(60)
@@ -340,11 +306,10 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_store(tmp_path):
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.fault(59)
-def test_a_million_rows_load_in_bulk(store, spool):
-    """Row by row this takes minutes; ten seconds decide."""
-    rows = 1_000_000
+def test_many_rows_load_in_bulk(store, spool):
+    """Row by row this takes half a minute of a processor."""
+    rows = 100_000
     scores = pa.table(
         {
             "run_id": pa.repeat(RUN, rows),
@@ -360,10 +325,10 @@ def test_a_million_rows_load_in_bulk(store, spool):
         }
     ).cast(SCHEMAS["scores"])
     spool.commit(0, 0, make_tables(0) | {"scores": scores})
-    started = time.monotonic()
+    started_s = time.process_time()
 
     store.load_spool(spool, RUN)
 
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started_s < 6
     assert count(store, "scores") == rows
-    assert os.path.getsize(store.path) < 100e6
+    assert os.path.getsize(store.path) < 20e6

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.database import DatabaseLimits, open_database
-from tasks.errors import ConfigError, InputError, PackrankError, StoreError
-from tasks.judge.trec_files import ImportSources, export_run, import_files, read_judgments, trec_line
+from tasks.evaluation.file_import import ImportSources, import_files
+from tasks.evaluation.run_export import export_run, trec_line
+from tasks.inputs.qrels import read_judgments
+from tasks.system.database import DatabaseLimits, open_database
+from tasks.system.errors import ConfigError, InputError, PackrankError, StoreError
 from tests.makers import make_finished_run
 
 RUN = "2026-11-29-test-00000000"
@@ -121,7 +123,7 @@ def test_rows_that_an_earlier_run_computed_are_exported_too(database, tmp_path):
 
 
 def test_queries_are_read_a_span_at_a_time_and_none_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.judge.trec_files.QUERIES_A_READ", 3)
+    monkeypatch.setattr("tasks.store.score_tables.QUERIES_A_READ", 3)
     make_finished_run(tmp_path / "x.duckdb", RUN, {f"질의 {number}": ("ab", "ba") for number in range(10)})
 
     export_run(tmp_path / "x.duckdb", RUN, "jsonl", tmp_path / "out.jsonl")
@@ -184,13 +186,7 @@ def test_an_exported_run_comes_back_in_the_same_order(database, tmp_path):
 
     made = import_files(tmp_path / "in", make_sources(tmp_path, lines))
 
-    assert order_in(tmp_path / "in") == [
-        ("q1", "b", 1),
-        ("q1", "a", 2),
-        ("q2", "c", 1),
-        ("q2", "a", 2),
-        ("q2", "b", 3),
-    ]
+    assert order_in(tmp_path / "in") == [("q1", "b", 1), ("q1", "a", 2), ("q2", "c", 1), ("q2", "a", 2), ("q2", "b", 3)]
     assert (made.num_queries, made.num_documents, made.num_candidates, made.num_judgments) == (2, 3, 5, None)
 
 

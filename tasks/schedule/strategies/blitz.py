@@ -7,19 +7,24 @@ comparisons. Candidates that beat each other in a circle count as tied.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import NamedStrategy, Size, Variant
 from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 LISTED_SHARE = 0.8  # an answer that named so many of a window puts them before those that it left out
 
 
 @dataclass(frozen=True, slots=True)
-class Blitz:
+class Blitz(NamedStrategy):
     """Asks until the places of the first `top_k` are known."""
 
-    window_size: int
-    top_k: int
+    window_size: Size = 20
+    top_k: Size = 10
+    name: Literal["blitz"] = "blitz"
+    variants = (Variant("blitz", 0.818),)
+    contenders = {"blitz k20": (20, 10), "blitz k10": (10, 10)}
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """One window a round; a limit on rounds ends what an inconsistent model would prolong."""

@@ -13,15 +13,25 @@ from typing import Literal
 
 from tasks.schedule.heaps import WindowHeap
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import NamedStrategy, Size, Variant
 from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Pairwise:
+class Pairwise(NamedStrategy):
     """Sorts by pairs; heapsort and sliding only the best `top_k`."""
 
-    top_k: int
+    top_k: Size = 10
     method: Literal["all_pairs", "heapsort", "sliding"] = "heapsort"
+    name: Literal["pairwise"] = "pairwise"
+    question = "select"
+    prompt_size = 2
+    variants = (Variant("pairwise heapsort", 0.932),)
+    contenders = {
+        "pairwise heapsort": (10,),
+        "pairwise sliding": (10, "sliding"),
+        "pairwise all pairs": (10, "all_pairs"),
+    }
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """A comparison is two windows of two candidates."""

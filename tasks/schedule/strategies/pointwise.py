@@ -2,17 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from tasks.schedule.seeds import Seed
-from tasks.schedule.windows import Bound, Ranked, Rounds, Window
+from tasks.schedule.strategies.named import RESOLVED, NamedStrategy, Variant
+from tasks.schedule.windows import Bound, Ranked, Rounds, ScoreKind, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
+class Pointwise(NamedStrategy):
     """Judges every candidate by itself and sorts by what came out; equal ones keep first-stage order."""
 
-    score_kind: Literal["p_yes", "query_likelihood"]
+    score_kind: Annotated[ScoreKind, RESOLVED] = "query_likelihood"
+    name: Literal["pointwise"] = "pointwise"
+    question = "judge"
+    prompt_size = 1
+    variants = (Variant("pointwise", 0.842),)
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """One window a candidate, all in one round; a single candidate needs no call."""

@@ -5,21 +5,28 @@ insertion  the first top_k sorted, then the rest in chunks against the k-th (arX
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from tasks.schedule.heaps import WindowHeap
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import NamedStrategy, Size, StrategySizes, Variant
 from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Setwise:
+class Setwise(NamedStrategy):
     """Sorts the best `top_k`; the rest keeps first-stage order."""
 
-    set_size: int  # candidates of one comparison, at least 2
-    top_k: int
+    set_size: Size = 20  # candidates of one comparison, at least 2
+    top_k: Size = 10
     method: Literal["heapsort", "insertion"] = "heapsort"
+    name: Literal["setwise"] = "setwise"
+    question = "select"
+    variants = (Variant("setwise", 0.878),)
+    contenders = {f"setwise heapsort c{size}": (size, 10) for size in (3, 10, 20)} | {
+        "setwise insertion c4": (4, 10, "insertion")
+    }
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """A comparison is one window that names the best of its candidates."""
@@ -45,6 +52,9 @@ class Setwise:
         num_windows = inserting + chunks
         walk = Bound(num_windows, num_windows * self.set_size, num_windows)
         return sorting + walk
+
+    def sized(self, sizes: StrategySizes) -> Self:
+        return replace(self, set_size=sizes.window_size, top_k=sizes.best)
 
     def _heapsort(self, docs: range) -> Generator[list[Window], list[Outcome], list[int]]:
         heap = WindowHeap(docs, self.set_size - 1, _best_of)

@@ -1,25 +1,36 @@
 """Sliding windows from the back of the list to its front (RankGPT, arXiv:2304.09542).
 
 A window holds the best of the one before it, so each is a round. With a perfect comparator one pass puts the best
-`window_size - stride` in order. A second pass need not wait for the first: it starts as soon as its last window is
-final, `ceil(window_size / stride)` windows behind.
+`window_size - stride` in order. A second pass need not wait for the first: it starts as soon as no later window of the
+first overlaps its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from pydantic import StrictBool
 
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import Count, NamedStrategy, Size, StrategySizes, TopK, Variant
 from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding:
+class Sliding(NamedStrategy):
     """One or several passes over the list."""
 
-    window_size: int
-    stride: int
-    passes: int = 1
-    early_exit: bool = False  # no further pass after one that left the first window_size - stride as they were
-    top_k: int | None = None  # so many places have to be right; all that the model can see if None
+    window_size: Size = 20
+    stride: Size = 10
+    passes: Count = 1
+    early_exit: StrictBool = False  # no further pass after one that left the first window_size - stride as they were
+    top_k: TopK = None
+    name: Literal["sliding"] = "sliding"
+    variants = (
+        Variant("sliding, depth 30", 0.810, {"depth": 30}),
+        Variant("sliding", 0.878),
+        Variant("consensus of 3, sliding", 0.944, {"consensus": {"shuffles": 3}}),
+    )
+    contenders = {"sliding w20 s10": (20, 10), "sliding w10 s5": (10, 5), "sliding w20 s10, 2 passes": (20, 10, 2)}
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """Pipelined passes; with `early_exit` one after the other."""
@@ -28,7 +39,7 @@ class Sliding:
             return Ranked(tuple(order))
         spans = sliding_spans(num_candidates, self.window_size, self.stride)
         if not self.early_exit:
-            for together in self._pipelined(len(spans)):
+            for together in self._pipelined(spans):
                 outcomes = yield [self._window(order, spans[place]) for place in together]
                 _put(order, [spans[place] for place in together], outcomes)
             return Ranked(tuple(order))
@@ -50,22 +61,22 @@ class Sliding:
         if self.early_exit:
             return one.times(self.passes, also_rounds=True)
         whole = one.times(self.passes, also_rounds=False)
-        return Bound(whole.num_windows, whole.num_slots, len(self._pipelined(len(spans))))
+        return Bound(whole.num_windows, whole.num_slots, len(self._pipelined(spans)))
+
+    def sized(self, sizes: StrategySizes) -> Self:
+        size = sizes.window_size
+        return replace(self, window_size=size, stride=min(sizes.stride or max(size // 2, 1), size), top_k=sizes.top_k)
 
     @property
     def _num_carried(self) -> int:
         return max(self.window_size - self.stride, 1)
 
-    def _pipelined(self, num_spans: int) -> list[list[int]]:
+    def _pipelined(self, spans: list[tuple[int, int]]) -> list[list[int]]:
         """For each round the spans that are asked at once, one of each pass: they never overlap."""
-        lag = -(-self.window_size // self.stride)
+        num_spans, lag = len(spans), _lag(spans)
         num_rounds = num_spans + lag * (self.passes - 1)
         starts = [lag * number for number in range(self.passes)]
-        return [
-            [place - start for start in starts if 0 <= place - start < num_spans]
-            for place in range(num_rounds)
-            if any(0 <= place - start < num_spans for start in starts)
-        ]
+        return [[place - start for start in starts if 0 <= place - start < num_spans] for place in range(num_rounds)]
 
     def _window(self, order: list[int], span: tuple[int, int]) -> Window:
         """The head window orders `top_k`; any other only has to name what it carries on."""
@@ -80,17 +91,31 @@ def sliding_spans(num_candidates: int, window_size: int, stride: int) -> list[tu
     """The half-open spans of one back-to-front pass; every position lies in one of them.
 
     The last span always starts at 0: the original RankGPT loop tests the start before it clamps it, and so never
-    looks at the head when (n - window) is no multiple of the stride.
+    looks at the head when (n - window) is no multiple of the stride. It is as wide as the others: more of the list is
+    compared with the head for no further prompt.
 
     >>> sliding_spans(25, 20, 10)
     [(5, 25), (0, 20)]
     """
-    end, start = num_candidates, max(num_candidates - window_size, 0)
-    spans = [(start, end)]
+    start = max(num_candidates - window_size, 0)
+    spans = [(start, num_candidates)]
     while start > 0:
-        end, start = end - stride, max(start - stride, 0)
-        spans.append((start, end))
+        start = max(start - stride, 0)
+        spans.append((start, start + window_size))
     return spans
+
+
+def _lag(spans: list[tuple[int, int]]) -> int:
+    """How many windows a pass stays behind the one before it, so that windows asked at once never overlap.
+
+    >>> _lag(sliding_spans(40, 20, 10)), _lag(sliding_spans(45, 20, 10))
+    (2, 3)
+    """
+    return next(
+        lag
+        for lag in range(1, len(spans) + 1)
+        if all(end <= start for (start, _), (_, end) in zip(spans, spans[lag:], strict=False))
+    )
 
 
 def _put(order: list[int], spans: list[tuple[int, int]], outcomes: list[Outcome]) -> None:

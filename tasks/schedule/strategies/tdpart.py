@@ -9,19 +9,24 @@ All chunks of one iteration are one round. With a perfect comparator the first `
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import NamedStrategy, Size, StrategySizes, Variant
 from tasks.schedule.windows import NOTHING, Bound, Outcome, Ranked, Rounds, Window
 
 
 @dataclass(frozen=True, slots=True)
-class TDPart:
+class TDPart(NamedStrategy):
     """Ranks the head of the list and tests the rest against a pivot."""
 
-    window_size: int
-    top_k: int  # the pivot's place in the head; at most window_size - 1
-    max_iterations: int = 100  # a noisy model may find better ones for ever; the authors' limit
+    window_size: Size = 20
+    top_k: Size = 10  # the pivot's place in the head; at most window_size - 1
+    max_iterations: Size = 100  # a noisy model may find better ones for ever; the authors' limit
+    name: Literal["tdpart"] = "tdpart"
+    variants = (Variant("tdpart", 0.870),)
+    contenders = {"tdpart w20 k10": (20, 10)}
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """The head, its chunks, the head of what is left, ... until nothing beats the pivot."""
@@ -64,6 +69,16 @@ class TDPart:
                 break
             left -= self.window_size - self.top_k + 1
         return bound
+
+    def sized(self, sizes: StrategySizes) -> Self:
+        return replace(self, window_size=sizes.window_size, top_k=min(sizes.best, sizes.window_size - 1))
+
+    def check(self, window_size: int, top_k: int | None) -> None:
+        if top_k is not None and top_k >= window_size:
+            raise ValueError(
+                f"top_k = {top_k} must be below window_size = {window_size} with strategy tdpart: the pivot is the "
+                "top_k-th of a window"
+            )
 
     def _chunk_windows(self, rest: Sequence[int], pivot: int, seed: Seed) -> list[Window]:
         """The pivot stands at a drawn place of each chunk: always first, it would meet a bias for the head."""

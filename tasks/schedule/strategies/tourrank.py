@@ -1,9 +1,11 @@
 """Tournaments (TourRank, arXiv:2406.11678): groups send on their best, each step on is a point, points are summed."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tasks.schedule.rounds import side_by_side
 from tasks.schedule.seeds import Seed
+from tasks.schedule.strategies.named import Count, NamedStrategy, Size, Variant
 from tasks.schedule.windows import NOTHING, Bound, Ranked, Rounds, Window
 
 LAST_GROUP = 5  # a last group of at most so many sends on two
@@ -18,11 +20,18 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class TourRank:
+class TourRank(NamedStrategy):
     """Several independent tournaments at once; equal points keep first-stage order."""
 
-    window_size: int
-    tournaments: int = 1
+    window_size: Size = 20
+    tournaments: Count = 2
+    name: Literal["tourrank"] = "tourrank"
+    question = "select"
+    variants = (
+        Variant("tourrank, 2 tournaments", 0.924),
+        Variant("tourrank, 10 tournaments", 0.982, {"tourrank": {"tournaments": 10}}),
+    )
+    contenders = {f"tourrank {number}": (20, number) for number in (1, 2, 10)}
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """A round is a stage of all tournaments."""

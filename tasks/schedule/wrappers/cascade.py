@@ -1,6 +1,7 @@
 """Point-wise over the whole list, then another strategy over the best of it: most of the quality for less."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tasks.schedule.rounds import over
 from tasks.schedule.seeds import Seed
@@ -15,6 +16,7 @@ class Cascade:
     first: Pointwise
     keep: int  # candidates that go on
     then: Strategy
+    name: Literal["cascade"] = "cascade"
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """What does not go on keeps its point-wise order behind the rest."""

@@ -5,6 +5,7 @@ What the model thinks of a place in the prompt averages out; the inner strategy 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tasks.schedule.seeds import Seed
 from tasks.schedule.windows import Bound, Outcome, Ranked, Rounds, Strategy, Window
@@ -16,6 +17,7 @@ class Consensus:
 
     inner: Strategy
     shuffles: int  # orders of a window, the given one included
+    name: Literal["consensus"] = "consensus"
 
     def rounds(self, num_candidates: int, seed: Seed) -> Rounds:
         """The inner strategy's rounds, each `shuffles` times as wide. Windows of one candidate are asked once."""

@@ -1,0 +1,246 @@
+"""How `packrank run` runs a night: as a Prefect flow run, or plainly; both end with the run's tables from the database.
+
+Prefect is imported only after its environment is set.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from flows.prefect_server import NEEDS_WORKERS, password, running_stack_url, start_private_server
+from flows.progress import TerminalBar
+from tasks.nightly.night import find_night, in_turn, run_night
+from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
+from tasks.report.summary import summarise
+from tasks.report.summary_tables import print_tables
+from tasks.study.arm_runs import StudyRequest, run_study
+from tasks.study.claims.findings import read_findings
+from tasks.study.document import fill_document, named_figures
+from tasks.study.study_page import write_study_page
+from tasks.system.environment import set_prefect_environment
+from tasks.system.errors import CheckFailed, ConfigError, FollowUpFailed, PackrankError
+from tasks.system.redaction import hide_url_secrets, printable
+from tasks.system.workspace import Workspace
+from tasks.tools.plan import CacheAssumption, plan_night
+
+ANSWER_S = 5.0  # for a server that PREFECT_API_URL names, at the start
+
+logger = logging.getLogger("tasks.prefect")
+
+
+class Rank(Protocol):
+    """Runs one night: `rank_as_flow` or `rank_plainly`."""
+
+    def __call__(self, request: NightRequest, prepared: PreparedNight, *, waits: bool = False) -> None:
+        """See `rank_as_flow`."""
+
+
+def run_as_flow(request: NightRequest, console: Console) -> None:
+    """Runs the flow on PREFECT_API_URL, on the local stack if it is up, or on a private server.
+
+    Raises:
+        PackrankError: as the night does; nothing was started for what is wrong beforehand.
+    """
+    _run(request, console, rank_as_flow)
+
+
+def rank_as_flow(request: NightRequest, prepared: PreparedNight, *, waits: bool = False) -> None:
+    """One night as a flow run, or without one where no server can be had.
+
+    Args:
+        request: what was prepared.
+        prepared: of `request`.
+        waits: for another run that holds the database to end.
+
+    Raises:
+        PackrankError: as the night does.
+    """
+    if not _find_prefect(needs_workers=prepared.settings.packing.shards > 1):
+        rank_plainly(request, prepared, waits=waits)
+        return
+    from flows.nightly_rerank import nightly_rerank
+
+    with _outcome_without_prefect():
+        nightly_rerank(
+            config=str(request.config),
+            night=prepared.night,
+            limit_queries=request.limit_queries,
+            publish=request.publish,
+            rerun=request.rerun,
+            full=request.full,
+            requeue=request.requeue,
+            overrides=dict(request.overrides),
+            wait=waits,
+        )
+
+
+def study_as_flow(request: StudyRequest, console: Console, documents: Sequence[Path] = ()) -> None:
+    """Runs the study's flow as `run_as_flow` does a night's, and shows what came of it.
+
+    Raises:
+        PackrankError: as the study does.
+    """
+    show_logs()
+    if not _find_prefect():
+        study_plainly(request, console, documents)
+        return
+    from flows.study import study
+
+    with _outcome_without_prefect():
+        study(config=str(request.config), night=request.night, overrides=dict(request.overrides))
+    _show_findings(request, console, documents)
+
+
+def study_plainly(request: StudyRequest, console: Console, documents: Sequence[Path] = ()) -> None:
+    """Runs a study without Prefect.
+
+    Raises:
+        PackrankError: as the study does.
+    """
+    show_logs()
+    with TerminalBar(request.config.stem) as bar:
+        run_study(request, bar.update)
+    _show_findings(request, console, documents)
+
+
+def run_plainly(request: NightRequest, console: Console) -> None:
+    """Runs the night's loop without Prefect.
+
+    Raises:
+        PackrankError: as the night does.
+    """
+    _run(request, console, rank_plainly)
+
+
+def rank_plainly(request: NightRequest, prepared: PreparedNight, *, waits: bool = False) -> None:
+    """One night without Prefect; see `rank_as_flow`.
+
+    Raises:
+        PackrankError: as the night does.
+    """
+    unit = "shards" if prepared.settings.packing.shards > 1 else "windows"
+    with TerminalBar(prepared.base_run_id, unit) as bar:
+        in_turn(request, prepared, lambda each: run_night(each, bar.update), waits=waits)
+
+
+def _run(request: NightRequest, console: Console, rank: Rank) -> None:
+    show_logs()
+    prepared = prepare_night(request)
+    if _needs_no_run(prepared, console, dry_run=request.dry_run):
+        return
+    with _tables_at_the_end(prepared, console):
+        rank(request, prepared, waits=False)
+
+
+def _find_prefect(*, needs_workers: bool = False) -> bool:
+    """Sets the environment of Prefect, and finds or starts a server; false where there is none: it is only looked at.
+
+    Raises:
+        ConfigError: workers are needed, and there is no server that has them.
+    """
+    set_prefect_environment()
+    for name in ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
+        os.environ.setdefault(name, "CRITICAL")  # the command tells errors itself
+    logging.raiseExceptions = False  # else each log line that cannot be sent is told of on stderr
+    if "PREFECT_API_URL" not in os.environ:
+        url = running_stack_url()
+        if url is None and needs_workers:
+            raise ConfigError(NEEDS_WORKERS)
+        try:
+            os.environ["PREFECT_API_URL"] = url or start_private_server()
+        except PackrankError as error:
+            logger.warning("%s The night runs without Prefect.", error)
+            return False
+        os.environ["PREFECT_API_AUTH_STRING"] = password()
+    elif os.environ["PREFECT_API_URL"] == running_stack_url():
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", password())
+    from flows.messenger import prefect_answers
+
+    if prefect_answers(ANSWER_S):
+        return True
+    told = f"PREFECT_API_URL = {hide_url_secrets(os.environ['PREFECT_API_URL'])} does not answer."
+    if needs_workers:
+        raise ConfigError(f"{told} {NEEDS_WORKERS}")
+    logger.warning("%s The night runs without Prefect.", told)
+    return False
+
+
+@contextmanager
+def _outcome_without_prefect() -> Iterator[None]:
+    """A flow whose server is gone at its end came out as its body did."""
+    from flows.messenger import PrefectGone
+
+    try:
+        yield
+    except PrefectGone as gone:
+        if gone.outcome is not None:
+            raise gone.outcome from None
+
+
+def _show_findings(request: StudyRequest, console: Console, documents: Sequence[Path]) -> None:
+    """The tables of a study whose arms are complete: nothing is asked again."""
+    findings = read_findings(run_study(request))
+    print_tables(findings.tables(), console)
+    for document in documents:
+        fill_document(document, named_figures(findings))
+    for line in (f"report: {write_study_page(findings)}", f"database: {findings.study.store.path}"):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:
+    """A dry run shows its plan, and a night with nothing left to do its tables again: neither starts anything."""
+    if dry_run:
+        print_tables(plan_night(prepared, CacheAssumption()), console)
+        return True
+    night = find_night(prepared)
+    if not night.is_done:
+        return False
+    console.print(f"run {night.run_id}: already done", markup=False, highlight=False, soft_wrap=True)
+    with _tables_at_the_end(prepared, console):
+        night.conclude()
+    return True
+
+
+@contextmanager
+def _tables_at_the_end(prepared: PreparedNight, console: Console) -> Iterator[None]:
+    """Prints the run's tables after it went through, also where its checks failed, or what follows publishing."""
+    try:
+        yield
+    except (CheckFailed, FollowUpFailed):
+        _show_tables(prepared, console)
+        raise
+    _show_tables(prepared, console)
+
+
+class _OneLine(logging.Formatter):
+    """A record as one line that a terminal takes for nothing else, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return hide_url_secrets(printable(super().format(record)))
+
+
+def show_logs() -> None:
+    """Our own log lines on stderr; on a terminal, where the bar is, only warnings."""
+    if any(isinstance(each.formatter, _OneLine) for each in logging.getLogger("tasks").handlers):
+        return  # the nights of a range are shown alike
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    logging.getLogger("tasks").addHandler(handler)
+    logging.getLogger("tasks").setLevel(logging.INFO)
+
+
+def _show_tables(prepared: PreparedNight, console: Console) -> None:
+    night = find_night(replace(prepared, rerun=False))  # the latest repetition, not the next one
+    print_tables(summarise(night.store, night.run_id), console)
+    for name, path in (("database", night.store.path), ("report", Workspace(night.store.path).report(night.run_id))):
+        if path.exists():
+            console.print(printable(f"{name}: {path}"), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,39 @@
+-- Rankings and quality of a run against judgments.
+
+-- name: list_queries
+-- The queries of a run. query_id
+select query_id from rankings where run_id = $run_id;
+
+-- name: list_orders
+-- A run's orders, for evaluation. query_id | doc_id | first_stage_rank | rank
+select query_id, doc_id, first_stage_rank, rank from all_scores where run_id = $run_id;
+
+-- name: list_replaced_metrics
+-- Means that an evaluation replaces by ones of another rule: other judgments, or another set of queries. measure | ranking | value | num_queries | is_other_judgments
+select
+    stored.measure,
+    stored.ranking,
+    stored.value,
+    stored.num_queries,
+    stored.qrels_digest not in (select qrels_digest from incoming) as is_other_judgments
+from metrics as stored
+left join incoming
+    on incoming.measure = stored.measure and incoming.ranking = stored.ranking and incoming.query_id is null
+where
+    stored.run_id = $run_id
+    and stored.query_id is null
+    and (
+        stored.qrels_digest not in (select qrels_digest from incoming)
+        or stored.num_queries <> incoming.num_queries
+    )
+order by stored.measure, stored.ranking;
+
+-- name: delete_metrics
+-- Makes room for a repeated evaluation: the same measures, and all that was measured against other judgments.
+delete from metrics
+where
+    run_id = $run_id
+    and (
+        measure in (select measure from incoming)
+        or qrels_digest not in (select qrels_digest from incoming)
+    );

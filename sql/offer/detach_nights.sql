@@ -1,2 +1,0 @@
--- Lets go of the other database, for others to write.
-detach nights;

@@ -1,2 +1,0 @@
--- Makes room for canaries that are asked again.
-delete from canaries where run_id = $run_id;

@@ -1,2 +1,0 @@
--- A published run is not resumed.
-delete from outcomes where run_id = $run_id;

@@ -1,3 +1,0 @@
--- Adds a run's quality.
-insert into metrics by name
-select * from incoming;

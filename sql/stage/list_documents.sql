@@ -1,2 +1,0 @@
--- The needed documents. doc_id
-select doc_id from documents order by doc_index;

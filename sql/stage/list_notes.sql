@@ -1,2 +1,0 @@
--- Repairs made. note | num_rows
-select note, num_rows from notes order by note;

@@ -1,0 +1,1 @@
+"""The engine: KV-cache budget, one child process that answers batches, and what it measured."""

@@ -1,0 +1,1 @@
+"""How good a ranking is, and the files of TREC, BEIR and RankLLM."""

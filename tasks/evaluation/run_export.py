@@ -1,0 +1,101 @@
+"""A run's order as a file for other tools: TREC, Parquet or JSON lines.
+
+A file appears under its name only when it is complete.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.report.sql_shell import find_ranked_run, read_rows
+from tasks.store.score_tables import EXPORT_SCHEMA, Tally, score_tables
+from tasks.system.atomic_files import whole_file
+from tasks.system.database import read_sql
+from tasks.system.errors import ConfigError, InputError
+
+ExportForm = Literal["trec", "parquet", "jsonl"]
+SCORE_DIGITS = 9  # every float32 has its own nine digits: a strict order stays one
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote."""
+
+    output: Path
+    num_queries: int
+    num_rows: int
+
+
+def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, top_k: int | None = None) -> Exported:
+    """Writes a finished run's order, rows of queries that it reused included.
+
+    Args:
+        database: where the run lies; it is open for one span of queries at a time.
+        run_id: a complete or published run.
+        form: 'trec' (tag: the run's name), 'parquet' or 'jsonl' (the columns of `scores`).
+        output: replaced when the new file is complete.
+        top_k: only the first so many of each query.
+
+    Raises:
+        ConfigError: the file's folder is not there, or `top_k` is below 1.
+        InputError: an id with white space or without a character, which a TREC run cannot carry.
+        StoreError: the run's rows have no strict order; or see `read_rows`.
+        PackrankError: no such run, an unfinished one, or the file cannot be written.
+    """
+    if top_k is not None and top_k < 1:
+        raise ConfigError(f"--top-k {top_k}: wanted 1 or more.")
+    if output.is_dir() or not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: wanted a file in a folder that is there.")
+    run = find_ranked_run(database, run_id)
+    write = {"trec": _trec_writer(run.name), "parquet": _write_parquet, "jsonl": _write_jsonl}[form]
+    tally = Tally()
+    with whole_file(output) as stream:
+        write(stream, tally.counted(score_tables(partial(_read_file, database), run_id, top_k)))
+    return Exported(output, tally.num_queries, tally.num_rows)
+
+
+def _read_file(database: Path, name: str, parameters: Mapping[str, object]) -> pa.Table:
+    return read_rows(database, read_sql(name), parameters)
+
+
+def _trec_writer(tag: str) -> Callable[[BinaryIO, Iterable[pa.Table]], None]:
+    def write(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
+        for table in tables:
+            columns = [table.column(name).to_pylist() for name in ("query_id", "doc_id", "rank", "score")]
+            lines = [trec_line(*row, tag=tag) for row in zip(*columns, strict=True)]
+            stream.write("".join(lines).encode())
+
+    return write
+
+
+def trec_line(query_id: str, doc_id: str, rank: int, score: float, *, tag: str) -> str:
+    """One line of a TREC run; the score is a float32 and reads back as the same one.
+
+    Raises:
+        InputError: an id that would not be read back as one column.
+    """
+    for what, name in (("query", query_id), ("document", doc_id)):
+        if name.split() != [name]:
+            raise InputError(
+                f"export: {what} id {name!r} of query {query_id!r} is empty or holds white space, which separates the "
+                "columns of a TREC run. Use --format parquet or jsonl."
+            )
+    return f"{query_id} Q0 {doc_id} {rank} {score:.{SCORE_DIGITS}g} {tag}\n"
+
+
+def _write_jsonl(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
+    for table in tables:
+        lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in table.to_pylist()]
+        stream.write("".join(lines).encode())
+
+
+def _write_parquet(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
+    with pq.ParquetWriter(stream, EXPORT_SCHEMA, write_page_checksum=True) as writer:
+        for table in tables:
+            writer.write_table(table)

@@ -1,1 +1,0 @@
-"""How bytes reach the disk: files that are whole or not there, and what a checkpoint overwrites."""

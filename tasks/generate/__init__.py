@@ -1,1 +1,0 @@
-"""The engine: one child process that answers batches, and what it measured."""

@@ -1,0 +1,230 @@
+"""Opens the Parquet files of an input and reads chosen columns of them, each checked against a declared schema.
+
+Footers and schemas of all files are checked before a row is read; pages are read with checksum verification, in small
+batches, of a file that is still the same. Columns are matched by name, never by place or by case. Knows nothing of
+what the columns mean.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.inputs.footers import ParquetFile, check_unchanged, open_footer
+from tasks.inputs.locations import Wanted, hive_keys, locate
+from tasks.inputs.pages import read_pages
+from tasks.inputs.parquet_schema import Column, Kind, check_drift, check_schema, is_whole, normal_type
+from tasks.inputs.partitions import is_same_partition, is_same_value
+from tasks.system.errors import ConfigError, InputError, PackrankError, first_line
+
+ROWS_PER_BATCH = 65_536
+ROWS_PER_BATCH_WITH_TEXT = 2_048  # a string array holds 2 GB: room for texts of 1 MB each
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetInput:
+    """The checked files of one input, in path order."""
+
+    source: str  # 'queries', 'documents', ...: what messages call it
+    path: str  # as given in the settings
+    files: tuple[ParquetFile, ...]
+    columns: tuple[Column, ...]
+    partition: str | None  # 'dt=2026-11-28' where one was chosen
+
+    @property
+    def num_rows(self) -> int:
+        """By the footers."""
+        return sum(file.num_rows for file in self.files)
+
+    @property
+    def files_with_rows(self) -> tuple[ParquetFile, ...]:
+        """Writers give the columns of a part without rows any type, or leave them out: it says nothing of an input."""
+        return tuple(file for file in self.files if file.num_rows > 0)
+
+    def has(self, name: str) -> bool:
+        """Whether any file with rows has our column `name`."""
+        column = self.column(name)
+        return any(column.file_name in file.schema.names for file in self.files_with_rows)
+
+    def column(self, name: str) -> Column:
+        """Our column `name`."""
+        return next(column for column in self.columns if column.name == name)
+
+    def type_of(self, name: str) -> str:
+        """The Arrow type of our column in the first file that has it, for messages."""
+        column = self.column(name)
+        having = (file for file in self.files_with_rows if column.file_name in file.schema.names)
+        return next((str(file.schema.field(column.file_name).type) for file in having), "no rows")
+
+    def holds_integers(self, name: str) -> bool:
+        """Whether our id column is stored as integers; the parts agree on it."""
+        column = self.column(name)
+        return any(
+            column.file_name in file.schema.names and is_whole(file.schema.field(column.file_name).type)
+            for file in self.files_with_rows
+        )
+
+
+def open_input(source: str, path: str, columns: Sequence[Column], wanted: Wanted, *, allow_empty: bool) -> ParquetInput:
+    """Finds and checks the files of one input.
+
+    Raises:
+        InputNotReady: no file, no partition, no marker, a half-written file.
+        InputError: an unreadable file, no rows, a missing, doubled or wrongly typed column.
+    """
+    located = locate(source, path, wanted)
+    files = tuple(open_footer(source, located, found) for found in located.paths)
+    opened = ParquetInput(source, path, files, tuple(columns), located.partition)
+    for file in opened.files_with_rows:
+        check_schema(source, file, columns)
+        _check_partition_columns(source, file)
+    check_drift(source, opened.files_with_rows, columns)
+    if opened.num_rows == 0 and not allow_empty:
+        raise InputError(
+            f"{source}: {files[0].path}: 0 rows. An empty night is an error; "
+            "set [inputs] allow_empty = true if it is meant."
+        )
+    return opened
+
+
+def input_digest(inputs: Sequence[ParquetInput]) -> str:
+    """SHA-256 over source, sorted relative path, size and footer of every file: the identity of a night's input."""
+    digest = hashlib.sha256()
+    for opened in sorted(inputs, key=lambda each: each.source):
+        for file in sorted(opened.files, key=lambda each: each.relative_path):
+            line = (opened.source, file.relative_path, str(file.size_bytes), file.footer_sha256)
+            digest.update("\x00".join(line).encode() + b"\x01")
+    return digest.hexdigest()
+
+
+def read_batches(
+    opened: ParquetInput, names: Sequence[str], *, mark_undecodable: bool = False
+) -> Iterator[tuple[ParquetFile, pa.RecordBatch]]:
+    """Our columns `names` of every file, normalised, in batches.
+
+    ids and text are `string` (integers in decimal), ranks and relevance `int64`, scores `float64` (NaN and the
+    infinities become null), nested lists as they are. A column that a file lacks is null, and so is a text that is not
+    UTF-8; with `mark_undecodable` a further column `is_undecodable` says in which rows.
+
+    Raises:
+        InputError: a page that does not match its checksum, an id that is not UTF-8, a rank that is not whole.
+    """
+    for file in opened.files_with_rows:
+        present = [name for name in names if opened.column(name).file_name in file.schema.names]
+        for batch in _raw_batches(opened, file, [opened.column(name).file_name for name in present]):
+            arrays: dict[str, pa.Array] = {}
+            marks: list[pa.Array] = []
+            for name in names:
+                column = opened.column(name)
+                if name not in present:
+                    arrays[name] = pa.nulls(batch.num_rows, normal_type(column))
+                elif column.kind == "text":
+                    arrays[name], undecodable = decoded_texts(batch.column(column.file_name))
+                    marks.append(undecodable)
+                else:
+                    arrays[name] = _normalised(opened, file, column, batch)
+            if mark_undecodable:
+                arrays["is_undecodable"] = reduce(pc.or_, marks) if marks else pa.repeat(False, batch.num_rows)
+            yield file, pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _check_partition_columns(source: str, file: ParquetFile) -> None:
+    """A column inside the file that contradicts its Hive folder; `dt=20261128` is the date 2026-11-28."""
+    for key, value in hive_keys(file.relative_path).items():
+        if key not in file.schema.names:
+            continue
+        with file.filesystem.open(file.path, "rb") as stream:
+            batches = read_pages(stream, f"{source}: {file.path}", [key], ROWS_PER_BATCH)
+            inside = {str(each) for batch in batches for each in pc.unique(batch.column(key)).to_pylist()}
+        other = sorted(each for each in inside if not is_same_value(value, each))
+        if other:
+            raise InputError(
+                f"{source}: {file.path}: column {key!r} says {other[0]}, its folder says {key}={value} "
+                f"({file.num_rows} rows). Write the file into the right folder or drop the column."
+            )
+
+
+def _raw_batches(opened: ParquetInput, file: ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with_text = any(column.kind in ("text", "nested") and column.file_name in columns for column in opened.columns)
+    rows = ROWS_PER_BATCH_WITH_TEXT if with_text else ROWS_PER_BATCH
+    where = f"{opened.source}: {file.path}"
+    check_unchanged(opened.source, file)
+    try:
+        with file.filesystem.open(file.path, "rb") as stream:
+            yield from read_pages(stream, where, columns, rows)
+    except PackrankError:
+        raise
+    except Exception as error:  # of damaged bytes pyarrow makes many kinds
+        check_unchanged(opened.source, file)
+        raise InputError(
+            f"{where}: damaged, one of its pages cannot be read: {first_line(error)}. Write the file again."
+        ) from error
+    check_unchanged(opened.source, file)
+
+
+def decoded_texts(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The texts as `string`, null where they are not UTF-8, and in which rows that is, bool."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        texts = array.cast(pa.string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = array.cast(pa.large_binary()).to_pylist()
+        decoded = [_decoded(text) for text in raw]
+        is_lost = [text is None and each is not None for text, each in zip(decoded, raw, strict=True)]
+        return pa.array(decoded, pa.string()), pa.array(is_lost, pa.bool_())
+    return texts, pa.repeat(False, len(texts))
+
+
+def _decoded(text: bytes | None) -> str | None:
+    try:
+        return None if text is None else text.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def normalised_values(array: pa.Array, kind: Kind, where: str) -> pa.Array:
+    """The values in our type for `kind`, see `read_batches`; `where` opens the message of an error."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kind in ("id", "text"):
+        texts, is_undecodable = decoded_texts(array)
+        if kind == "id" and pc.any(is_undecodable).as_py():
+            bad = array.filter(is_undecodable).cast(pa.large_binary())
+            raise InputError(
+                f"{where} is not valid UTF-8 in {len(bad)} rows or more ({bad[0].as_py()[:40]!r}). Repair or drop them "
+                "upstream."
+            )
+        return texts
+    if kind == "score":
+        scores = array.cast(pa.float64())
+        return pc.if_else(pc.is_finite(scores), scores, pa.scalar(None, pa.float64()))
+    if pa.types.is_floating(array.type):  # pandas makes floats of integers beside a null
+        array = pc.if_else(pc.is_finite(array), array, pa.scalar(None, array.type))
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{where} must hold whole numbers: {first_line(error)}") from error
+
+
+def check_partition_setting(partition: str | None, inputs: Sequence[ParquetInput]) -> None:
+    """A given partition that no input knows is a mistake.
+
+    Raises:
+        ConfigError: naming the partition.
+    """
+    if partition is None:
+        return
+    if not any(opened.partition is not None and is_same_partition(opened.partition, partition) for opened in inputs):
+        raise ConfigError(f"[inputs] partition = {partition!r}: no input lies in folders named so.")
+
+
+def _normalised(opened: ParquetInput, file: ParquetFile, column: Column, batch: pa.RecordBatch) -> pa.Array:
+    array = batch.column(column.file_name)
+    if column.kind == "nested":
+        return array
+    return normalised_values(array, column.kind, f"{opened.source}: {file.path}: column {column.file_name!r}")

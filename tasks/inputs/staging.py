@@ -1,0 +1,229 @@
+"""Reads a night's input once, and lays it out for ranking: queries in a fixed order, lists best first, tokens mapped.
+
+    Parquet -> checked batches -> staging database (joins, orders, sets aside) -> flat files, read in place
+
+Everything here is scratch: the folder can be thrown away at any time. Bounded memory: the database spills, texts
+stream. Knows nothing of models, windows or runs.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.inputs.candidates import (
+    CandidateLimits,
+    candidate_columns,
+    check_first_stage_order,
+    check_repetitions,
+    match_candidates,
+    nested_columns,
+    stage_candidates,
+    stage_nested,
+)
+from tasks.inputs.documents import check_duplicates, document_columns, read_texts, stage_document_ids
+from tasks.inputs.locations import Wanted
+from tasks.inputs.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input
+from tasks.inputs.parquet_schema import Column
+from tasks.inputs.partitions import day_of
+from tasks.inputs.query_subsets import query_columns, stage_queries
+from tasks.inputs.token_store import PassageEncoder, TokenStore, mapped_array, write_token_store
+from tasks.settings import InputName, InputSettings
+from tasks.system.database import Database, DatabaseLimits, open_scratch
+from tasks.system.environment import ROOT
+from tasks.system.errors import OutOfMemory
+
+DOC_INDEX_FILE = "candidate_documents.int32"
+SCORES_FILE = "candidate_scores.float64"
+QUARANTINE_SCHEMA = pa.schema([(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")])
+ROWS_PER_READ = 262_144
+
+OnMatched = Callable[[int], None]  # told the longest list's length
+
+
+@dataclass(frozen=True, slots=True)
+class NightInput:
+    """The checked files of a night, not yet read."""
+
+    inputs: dict[str, ParquetInput]  # by source
+    digest: str  # SHA-256 over paths, sizes and footers
+    partition: str | None  # 'candidates: dt=2026-11-28' where one was chosen
+
+    @property
+    def num_candidate_rows(self) -> int | None:
+        """By the footers; unknown before reading in the nested layout."""
+        return self.inputs["candidates"].num_rows if "candidates" in self.inputs else None
+
+    def dates(self) -> dict[str, date]:
+        """The day that an input's partition is of, by source; inputs without such a partition are left out."""
+        found = {source: day_of(each.partition or "") for source, each in self.inputs.items()}
+        return {source: day for source, day in found.items() if day is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInput:
+    """What ranking reads. Queries are numbered 0 ..; query q's candidates are rows offsets[q] .. offsets[q + 1]."""
+
+    query_ids: list[str]
+    query_texts: list[str | None]
+    query_status: list[str]  # ready, no_candidates, quarantined
+    offsets: np.ndarray  # 1D int64, num_queries + 1
+    doc_index: np.ndarray  # 1D int32, memory-mapped: each candidate's document, best first
+    first_stage_score: np.ndarray  # 1D float64, memory-mapped, NaN: none
+    lower_score_is_better: bool  # than a higher one
+    doc_ids: pa.ChunkedArray  # by doc_index
+    tokens: TokenStore
+    quarantine: pa.Table  # rows set aside, each with its reason
+    notes: dict[str, int]  # repairs made, and how many rows they met
+
+    @property
+    def num_queries(self) -> int:
+        """All of the run, those that cannot be ranked included."""
+        return len(self.query_ids)
+
+    @property
+    def num_candidates(self) -> int:
+        """Rows that get a score."""
+        return int(self.offsets[-1])
+
+    def list_length(self, query_index: int) -> int:
+        """How many candidates the query has."""
+        return int(self.offsets[query_index + 1] - self.offsets[query_index])
+
+
+def open_night_input(settings: InputSettings, night: date) -> NightInput:
+    """Finds the files and checks footers and schemas; reads no page of data.
+
+    Raises:
+        InputError: see `open_input`.
+        ConfigError: a partition that no input has.
+    """
+    columns: dict[InputName, tuple[Column, ...]] = {
+        "queries": query_columns(settings.columns.queries),
+        "documents": document_columns(settings.columns.documents),
+        "candidates": candidate_columns(settings.columns.candidates),
+        "nested": nested_columns(settings.columns.nested),
+    }
+    inputs: dict[str, ParquetInput] = {}
+    for source, wanted in columns.items():
+        path = getattr(settings, source)
+        if path is not None:
+            inputs[source] = open_input(
+                source,
+                resolve_path(path),
+                wanted,
+                wanted_files(settings, source, night),
+                allow_empty=settings.allow_empty,
+            )
+    check_partition_setting(settings.partition, list(inputs.values()))
+    check_first_stage_order(inputs.get("nested") or inputs["candidates"], settings.order_by)
+    chosen = [f"{source}: {each.partition}" for source, each in inputs.items() if each.partition is not None]
+    return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None)
+
+
+def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wanted:
+    """Which files of an input are the night's."""
+    return Wanted(
+        night=night,
+        partition=settings.partition,
+        may_be_older=settings.wait_s == 0 or source in settings.may_be_older,
+        marker=getattr(settings.markers, source),
+    )
+
+
+def resolve_path(path: str) -> str:
+    """A URL as it is, a relative path from the checkout."""
+    return path if "://" in path else str(ROOT / path)
+
+
+def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night
+    found: NightInput,
+    folder: Path,
+    encoder: PassageEncoder,
+    limits: CandidateLimits,
+    max_passage_tokens: int,
+    database_limits: DatabaseLimits,
+    on_matched: OnMatched | None = None,
+) -> StagedInput:
+    """Reads, checks, joins and lays out the night's input in `folder`, which is emptied first.
+
+    `on_matched` is called when queries, candidates and documents are known to fit together; tokenising, most of the
+    time, comes after that.
+
+    Raises:
+        InputError: naming file, column, rows, what was found and what is wanted.
+        OutOfMemory: `[store] memory_limit` is not enough, and the input is not at fault.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with open_scratch(folder / "staging.duckdb", database_limits) as database:
+        database.execute("staging/create_rows")
+        try:
+            _stage_rows(database, found, encoder, limits)
+            longest = match_candidates(database, found.inputs, limits)
+        except OutOfMemory:
+            check_repetitions(database, found.inputs)
+            raise
+        if on_matched is not None:
+            on_matched(longest)
+        texts = found.inputs.get("documents") or found.inputs["nested"]
+        row_nos = database.query("staging/list_document_rows").column("row_no").to_numpy()
+        reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)
+        _quarantine_documents(database, reasons)
+        database.execute("staging/stage_queries")
+        _write_candidates(database, folder)
+        return _open_staged(database, folder, lower_score_is_better=limits.lower_score_is_better)
+
+
+def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:
+    inputs = found.inputs
+    if "nested" in inputs:
+        stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.is_own)
+        return
+    stage_queries(database, inputs["queries"], encoder.count_query_tokens, limits.is_own)
+    stage_candidates(database, inputs["candidates"], limits)
+    stage_document_ids(database, inputs["documents"], only_named=limits.only_named)
+    check_duplicates(database, inputs["documents"])
+
+
+def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:
+    """Sets aside the candidates whose document has no text; `reasons` by doc_index."""
+    bad = pa.table(
+        {"doc_index": pa.array(list(reasons), pa.int32()), "reason": pa.array(list(reasons.values()), pa.string())}
+    )
+    database.execute("staging/quarantine_documents", tables={"bad": bad})
+
+
+def _write_candidates(database: Database, folder: Path) -> None:
+    with (folder / DOC_INDEX_FILE).open("wb") as doc_indexes, (folder / SCORES_FILE).open("wb") as scores:
+        for batch in database.stream("staging/list_candidates", ROWS_PER_READ):
+            doc_indexes.write(batch.column("doc_index").to_numpy().astype("<i4", copy=False).tobytes())
+            scores.write(batch.column("first_stage_score").to_numpy().astype("<f8", copy=False).tobytes())
+
+
+def _open_staged(database: Database, folder: Path, *, lower_score_is_better: bool) -> StagedInput:
+    queries = database.query("staging/list_queries")
+    lengths = queries.column("num_candidates").to_numpy()
+    notes = database.query("staging/list_notes").to_pylist()
+    return StagedInput(
+        query_ids=queries.column("query_id").to_pylist(),
+        query_texts=queries.column("text").to_pylist(),
+        query_status=queries.column("status").to_pylist(),
+        offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        doc_index=mapped_array(folder / DOC_INDEX_FILE, "<i4"),
+        first_stage_score=mapped_array(folder / SCORES_FILE, "<f8"),
+        lower_score_is_better=lower_score_is_better,
+        doc_ids=_in_one_chunk(database.query("staging/list_documents").column("doc_id")),
+        tokens=TokenStore(folder),
+        quarantine=database.query("staging/list_quarantine").cast(QUARANTINE_SCHEMA),
+        notes={row["note"]: row["num_rows"] for row in notes},
+    )
+
+
+def _in_one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """DuckDB gives a chunk every few thousand rows, and each `take` looks through all of them."""
+    return pa.chunked_array([column.combine_chunks()])

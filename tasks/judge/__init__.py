@@ -1,1 +1,0 @@
-"""How good a run was and what it took, for people."""

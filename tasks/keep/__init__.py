@@ -1,1 +1,0 @@
-"""The ledger: durable batches, the loader, run rows, identity, checks and publishing."""

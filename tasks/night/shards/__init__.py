@@ -1,1 +1,0 @@
-"""A run ranked in parts: one shard by itself, and the stage of the night that has all of them ranked."""

@@ -1,1 +1,0 @@
-"""Prompts into batches that the KV cache holds without preemption."""

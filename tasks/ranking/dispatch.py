@@ -1,0 +1,250 @@
+"""Keeps the engine fed: prompts on their way through it, in the batches that they are committed in.
+
+    offered -> in the engine -> answered -> (all of its batch answered, and every batch before it closed) -> closed
+
+Driver `stream`: a prompt goes to the engine as soon as its cache has room, and joins the newest batch. Driver
+`generate`: a batch goes when it is full, or when the engine has nothing else; the next one waits behind it, so that
+the engine does not wait for the host. Batches close in the order in which they were opened: a window is asked only
+after what it depends on was answered, so whatever is committed can be replayed. Knows nothing of rankings or tables.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+
+from tasks.decode.answer import Generation, Reading
+from tasks.engine.batches import Batch, needed_blocks
+from tasks.engine.generations import BatchStats, Engine
+from tasks.engine.kv_cache import BatchBudget, batch_budget
+from tasks.engine.step_stats import EngineStep
+from tasks.prompt.prompts import Prompt
+from tasks.schedule.ready import OpenWindow
+from tasks.settings import PackingSettings
+from tasks.system.errors import EngineError
+
+STEPS_AHEAD = 4  # of the engine: prompts whose answer is one token long wait in it for so many, and no longer
+CALLS_AHEAD = 2  # of `LLM.generate`: the one in progress, and the next
+
+
+@dataclass(slots=True)
+class PendingPrompt:
+    """A window and the prompt that asks it, and in the end what was read in the answer."""
+
+    prompt: Prompt
+    window: OpenWindow
+    reading: Reading | None = None
+    ends_query: bool = False  # it was the last that its query needed
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Prompts that are committed together, from the first that was admitted to the last answer."""
+
+    budget: BatchBudget
+    one_token: bool
+    opened_s: float  # monotonic
+    submitted_at: datetime  # UTC
+    asked: dict[str, PendingPrompt] = field(default_factory=dict)  # by request_id
+    answered: list[tuple[PendingPrompt, Generation]] = field(default_factory=list)
+    num_blocks: int = 0
+    is_sent: bool = False
+    engine_s: float = 0.0
+    itl_s: list[np.ndarray] = field(default_factory=list)
+    steps: list[EngineStep] = field(default_factory=list)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether none of its prompts is open."""
+        return len(self.answered) == len(self.asked)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the engine has prompts of it."""
+        return self.is_sent and not self.is_answered
+
+    def fits(self, num_blocks: int, *, one_token: bool) -> bool:
+        """Whether a prompt that needs so many blocks may join."""
+        has_room = self.num_blocks + num_blocks <= self.budget.max_blocks
+        return self.one_token == one_token and has_room and len(self.asked) < self.budget.max_prompts
+
+    def batch(self) -> Batch:
+        """What of it was answered."""
+        return Batch(tuple(each.prompt for each, _ in self.answered), self.num_blocks, self.budget.max_blocks)
+
+    def stats(self) -> BatchStats:
+        """What it took, up to now."""
+        gaps = np.concatenate(self.itl_s) if self.itl_s else np.empty(0)
+        return BatchStats(self.submitted_at, datetime.now(UTC), self.engine_s, gaps, tuple(self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What was on its way when an engine was lost."""
+
+    suspects: list[list[PendingPrompt]]  # in the engine's hands, by batch
+    untouched: list[PendingPrompt]  # it had not come to these
+
+
+class Dispatch:
+    """The prompts of one engine."""
+
+    def __init__(self, engine: Engine, packing: PackingSettings) -> None:
+        self._engine = engine
+        self._packing = packing
+        self._batches: deque[OpenBatch] = deque()  # oldest first
+        self._batch_of: dict[str, OpenBatch] = {}  # by request_id: what is not answered yet
+        self._outgoing: list[Prompt] = []  # stream: admitted, not sent yet
+        self._num_blocks = self._num_tokens = 0  # of what is not answered yet
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every prompt was answered and its batch closed."""
+        return not self._batches
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every prompt was answered."""
+        return not self._batch_of
+
+    @property
+    def one_token(self) -> bool | None:
+        """Whether the newest prompts have answers of one token; None where there are none."""
+        return self._batches[-1].one_token if self._batches else None
+
+    def offer(self, asked: PendingPrompt) -> bool:
+        """Admits a window's prompt; false: not now. An engine that has nothing to do takes any prompt."""
+        prompt = asked.prompt
+        one_token = prompt.max_tokens == 1
+        needed = needed_blocks(prompt, self._engine.info.limits)
+        batch = self._batch_for(prompt, needed, one_token=one_token)
+        if batch is None:
+            return False
+        batch.asked[prompt.request_id] = asked
+        batch.num_blocks += needed
+        self._batch_of[prompt.request_id] = batch
+        self._num_blocks += needed
+        self._num_tokens += prompt.prompt_tokens
+        if self._streams:
+            batch.is_sent = True
+            self._outgoing.append(prompt)
+        return True
+
+    def send(self) -> None:
+        """Hands over what was admitted; a call that is not full only where the engine has nothing else.
+
+        Raises:
+            EngineLost: see `Engine.submit`.
+        """
+        outgoing, self._outgoing = self._outgoing, []
+        if outgoing:
+            self._engine.submit(outgoing)
+        elif self._batches and not self._batches[-1].is_sent and not any(batch.is_at_work for batch in self._batches):
+            self._call(self._batches[-1])
+
+    def collect(self) -> list[tuple[PendingPrompt, Generation]]:
+        """Waits for answers.
+
+        Raises:
+            EngineLost: see `Engine.collect`.
+            EngineError: an answer belongs to no prompt.
+        """
+        answered = self._engine.collect()
+        oldest = self._batches[0]  # time and gaps cannot be told apart by prompt
+        oldest.engine_s += answered.engine_s
+        oldest.itl_s.append(answered.itl_s)
+        oldest.steps += answered.steps
+        return [self._land(generation) for generation in answered.generations]
+
+    def closed(self) -> Iterator[OpenBatch]:
+        """Batches that are answered and were not closed before, oldest first; to be asked for when all was offered."""
+        while self._batches and self._batches[0].is_answered:
+            yield self._batches.popleft()
+
+    def lose(self) -> Lost:
+        """Empties itself after the engine was lost; what had been answered closes now."""
+        sent = [batch for batch in self._batches if batch.is_at_work]
+        at_work = sent if self._streams else sent[:1]  # a call begins when the one before it has ended
+        suspects, untouched = [], []
+        for batch in self._batches:
+            open_ones = [each for request_id, each in batch.asked.items() if request_id in self._batch_of]
+            if any(batch is each for each in at_work):
+                suspects.append(open_ones)
+            else:
+                untouched += open_ones
+            batch.asked = {each.prompt.request_id: each for each, _ in batch.answered}
+        self._batches = deque(batch for batch in self._batches if batch.answered)
+        self._batch_of, self._outgoing = {}, []
+        self._num_blocks = self._num_tokens = 0
+        return Lost([each for each in suspects if each], untouched)
+
+    @property
+    def _streams(self) -> bool:
+        return self._packing.driver == "stream"
+
+    def _batch_for(self, prompt: Prompt, num_blocks: int, *, one_token: bool) -> OpenBatch | None:
+        """The batch that the prompt joins, a new one where that is possible; None where the engine has enough."""
+        newest = self._batches[-1] if self._batches else None
+        if self._streams:
+            if not self._has_room(prompt, num_blocks, one_token=one_token):
+                return None
+            is_old = newest is None or time.monotonic() - newest.opened_s > self._packing.max_batch_s
+            joins = newest is not None and not is_old and newest.fits(num_blocks, one_token=one_token)
+            return newest if joins else self._open(one_token=one_token)
+        if newest is None or newest.is_sent:
+            return self._open(one_token=one_token)
+        if newest.fits(num_blocks, one_token=one_token):
+            return newest
+        if sum(batch.is_at_work for batch in self._batches) >= CALLS_AHEAD:
+            return None
+        self._call(newest)
+        return self._open(one_token=one_token)
+
+    def _has_room(self, prompt: Prompt, num_blocks: int, *, one_token: bool) -> bool:
+        """Whether the engine takes the prompt beside those that it has; one that has none takes any.
+
+        Longer answers grow: all that are in the engine fit into its cache at once, so that none is preempted. Answers
+        of one token do not: they may wait in the engine, and never share its cache with longer ones.
+        """
+        if self.is_idle:
+            return True
+        if self.one_token != one_token:
+            return False
+        limits = self._engine.info.limits
+        budget = self._budget(one_token=one_token)
+        fits = self._num_blocks + num_blocks <= budget.max_blocks and len(self._batch_of) < budget.max_prompts
+        if not one_token:
+            return fits
+        return fits and self._num_tokens + prompt.prompt_tokens <= STEPS_AHEAD * limits.max_num_batched_tokens
+
+    def _open(self, *, one_token: bool) -> OpenBatch:
+        budget = self._budget(one_token=one_token)
+        self._batches.append(OpenBatch(budget, one_token, time.monotonic(), datetime.now(UTC)))
+        return self._batches[-1]
+
+    def _budget(self, *, one_token: bool) -> BatchBudget:
+        limits, packing = self._engine.info.limits, self._packing
+        return batch_budget(
+            limits, packing.headroom_share, one_token_answers=one_token, batch_loads=packing.batch_loads
+        )
+
+    def _call(self, batch: OpenBatch) -> None:
+        batch.is_sent = True
+        batch.submitted_at = datetime.now(UTC)
+        self._engine.submit([each.prompt for each in batch.asked.values()])
+
+    def _land(self, generation: Generation) -> tuple[PendingPrompt, Generation]:
+        batch = self._batch_of.pop(generation.request_id, None)
+        if batch is None:
+            raise EngineError(
+                f"an answer for {generation.request_id}, which was not asked or was answered before. What is not "
+                "committed is lost, run the same command again."
+            )
+        asked = batch.asked[generation.request_id]
+        self._num_blocks -= needed_blocks(asked.prompt, self._engine.info.limits)
+        self._num_tokens -= asked.prompt.prompt_tokens
+        batch.answered.append((asked, generation))
+        return asked, generation

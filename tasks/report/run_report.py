@@ -1,0 +1,140 @@
+"""One run as one page: a single HTML file that opens from disk anywhere and asks the network for nothing.
+
+Figures come from the views, so that page, log and query cannot disagree; each stands on the page with its column
+(`data-key`) and its unrounded value (`data-value`). Texts of queries and passages are no part of the database: they are
+read again from the run's inputs, as long as those are what they were. Knows nothing of how a run was made.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.inputs.documents import find_passages
+from tasks.inputs.query_subsets import find_query_texts
+from tasks.inputs.staging import open_night_input
+from tasks.report.page import MAX_POINTS, MEASURE, PASSAGE_CHARS, QUERY_CHARS, RunFacts, RunTexts, render_page
+from tasks.report.page_tables import Row
+from tasks.report.sql_shell import read_rows
+from tasks.settings import InputName, InputSettings, stored_inputs
+from tasks.store.night_store import Store
+from tasks.store.runs import runs_of
+from tasks.system.atomic_files import whole_file
+from tasks.system.database import read_sql
+from tasks.system.errors import PackrankError, first_line
+from tasks.system.redaction import hide_url_secrets
+from tasks.system.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+Query = Callable[[str, Mapping[str, object]], pa.Table]  # a statement's name and its parameters
+SUMMARY_TABLES = (  # of sql/summary.sql
+    *("run", "quality", "serving", "budget", "quarantine", "checks"),
+    *("volumes", "canary_modes", "id_masses", "churn"),
+)
+TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
+
+
+def report_run(database: Path, run_id: str | None, output: Path | None, inputs: InputSettings | None = None) -> Path:
+    """Writes a run's page and returns its path; the database is open, read-only, for one statement at a time.
+
+    Args:
+        database: where the run lies.
+        run_id: the newest finished run if not given.
+        output: `Workspace.report` if not given; replaced when the new page is complete.
+        inputs: where the texts are; as the run's settings say if not given, which hold no secrets of URLs.
+
+    Raises:
+        StoreError: no such database, or a writer holds it for longer than a second.
+        PackrankError: no such run, or the page cannot be written.
+    """
+
+    def query(name: str, parameters: Mapping[str, object]) -> pa.Table:
+        return read_rows(database, read_sql(name), parameters)
+
+    facts = read_facts(query, run_id or _newest_run_id(query, database))
+    return _write_page(facts, inputs, output or Workspace(database).report(facts.run.run_id))
+
+
+def report_night(store: Store, run_id: str, inputs: InputSettings | None = None) -> Path | None:
+    """A night's page in its place; a page that cannot be made is a warning, not the end of the night."""
+    try:
+        return _write_page(read_facts(store.query, run_id), inputs, Workspace(store.path).report(run_id))
+    except Exception as error:  # whatever it is: the night itself went through
+        logger.warning(
+            "run_id=%s has no report page: %s: %s", run_id, type(error).__name__, hide_url_secrets(first_line(error))
+        )
+        return None
+
+
+def read_facts(query: Query, run_id: str) -> RunFacts:
+    """Everything on the page but texts.
+
+    Args:
+        query: runs a statement by a connection of its own, so that nobody waits for all of them.
+        run_id: the run.
+
+    Raises:
+        PackrankError: no such run.
+    """
+    tables: dict[str, list[Row]] = {}
+
+    def read(name: str, **parameters: object) -> list[Row]:
+        tables[name] = query(name, {"run_id": run_id} | parameters).to_pylist()
+        return tables[name]
+
+    run = next(iter(runs_of(query("runs/find_run", {"run_id": run_id}))), None)
+    if run is None:
+        raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
+    for name in SUMMARY_TABLES:
+        read(f"summary/{name}")
+    for name in ("latency_quantiles", "gap_histogram", "parse_statuses"):
+        read(f"page/{name}")
+    for name, max_points in MAX_POINTS.items():
+        read(name, max_points=max_points)
+    tables["page/churn"] = []
+    for previous in read("page/find_previous_run"):
+        read("page/churn", previous_run_id=previous["run_id"])
+    read("page/quality_by_query", measure=MEASURE)
+    movers = read("page/movers_by_quality", measure=MEASURE) or read("page/movers_by_rank")
+    read("page/first_tens", query_ids=[row["query_id"] for row in movers])
+    tables["movers"] = movers
+    return RunFacts(run, tables["summary/run"][0], tables)
+
+
+def read_texts(facts: RunFacts, given: InputSettings | None) -> RunTexts:
+    """The texts of the page's movers from the run's inputs; whatever goes wrong there, the page has ids."""
+    wanted: dict[str, list[str]] = {}
+    for row in facts.tables["page/first_tens"]:
+        wanted.setdefault(row["query_id"], []).append(row["doc_id"])
+    try:
+        inputs = given or stored_inputs(facts.run.run_id, facts.run.stored_settings, TEXT_INPUTS)
+        found = open_night_input(inputs, facts.run.night)
+        if found.digest != facts.run.input_digest:
+            return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
+        of_queries = found.inputs.get("queries") or found.inputs["nested"]
+        of_documents = found.inputs.get("documents") or found.inputs["nested"]
+        queries = find_query_texts(of_queries, wanted, QUERY_CHARS + 1)
+        return RunTexts(queries, find_passages(of_documents, wanted, PASSAGE_CHARS + 1))
+    except Exception as error:  # other people's files and file systems
+        return RunTexts(
+            {}, {}, f"The run's inputs cannot be read again, so ids only: {hide_url_secrets(first_line(error))}"
+        )
+
+
+def _write_page(facts: RunFacts, inputs: InputSettings | None, output: Path) -> Path:
+    page = render_page(facts, read_texts(facts, inputs))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PackrankError(f"{output}: its folder cannot be made: {first_line(error)}. Give --output.") from error
+    with whole_file(output) as stream:
+        stream.write(page.encode("utf-8", "replace"))
+    return output
+
+
+def _newest_run_id(query: Query, path: Path) -> str:
+    rows = query("runs/find_newest_run", {}).to_pylist()
+    if not rows:
+        raise PackrankError(f"{path}: no complete or published run but trials. Name one: `packrank runs` lists them.")
+    return str(rows[0]["run_id"])

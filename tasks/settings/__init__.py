@@ -1,0 +1,43 @@
+"""One TOML file and `section.key = value` overrides make one frozen `Settings`: unknown keys are refused.
+
+Defaults live in the sections, never at the point of use. `[engine]` keys are vLLM's own names and pass through
+unrenamed; those that are not known here are judged by vLLM, before weights load. Relative paths are taken from the
+checkout. Knows nothing of what the settings are used for.
+"""
+
+from tasks.settings.input_section import InputName, InputSettings
+from tasks.settings.loading import (
+    PATH_SETTINGS,
+    alert_settings,
+    differing_settings,
+    load_settings,
+    overrides_from,
+    parse_override,
+    store_settings,
+    stored_inputs,
+)
+from tasks.settings.models import CheckSettings, PackingSettings, Settings, StoreSettings, StudySettings
+from tasks.settings.night_section import NightSettings
+from tasks.settings.section import Section
+from tasks.settings.strategy_section import StrategySettings
+
+__all__ = [
+    "PATH_SETTINGS",
+    "CheckSettings",
+    "InputName",
+    "InputSettings",
+    "NightSettings",
+    "PackingSettings",
+    "Section",
+    "Settings",
+    "StoreSettings",
+    "StrategySettings",
+    "StudySettings",
+    "alert_settings",
+    "differing_settings",
+    "load_settings",
+    "overrides_from",
+    "parse_override",
+    "store_settings",
+    "stored_inputs",
+]

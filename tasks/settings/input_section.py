@@ -1,0 +1,82 @@
+"""`[inputs]`: where queries, documents, candidates and judgments lie, and how their columns are called."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from tasks.settings.section import PositiveInt, Section
+
+MarkerName = Annotated[str, Field(pattern=r"^[^/]+$")] | None
+InputName = Literal["queries", "documents", "candidates", "nested", "qrels"]
+LATER_INPUT_SETTINGS = ("order_by", "lower_score_is_better")  # not in the identity of runs that leave them alone
+ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is taken, not which
+
+
+class ColumnNames(Section):
+    """For each input, our column name -> the column's name in the file."""
+
+    queries: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    candidates: dict[str, str] = {}
+    nested: dict[str, str] = {}
+    qrels: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        known = {
+            "queries": {"query_id", "text"},
+            "documents": {"doc_id", "text", "title"},
+            "candidates": {"query_id", "doc_id", "rank", "score"},
+            "nested": {"query_id", "text", "candidates"},
+            "qrels": {"query_id", "doc_id", "relevance"},
+        }
+        for source, names in known.items():
+            for column in getattr(self, source):
+                if column not in names:
+                    raise ValueError(f"{source}.{column}: {source} has the columns {', '.join(sorted(names))}")
+        return self
+
+
+class MarkerNames(Section):
+    """For each input, the file that its writer leaves when all is written, such as '_SUCCESS'."""
+
+    queries: MarkerName = None
+    documents: MarkerName = None
+    candidates: MarkerName = None
+    nested: MarkerName = None
+    qrels: MarkerName = None
+
+
+class InputSettings(Section):
+    """Where the first stage's output is: three flat inputs, or one nested."""
+
+    queries: str | None = None  # file, folder, glob or Hive folder; local or any fsspec URL
+    documents: str | None = None
+    candidates: str | None = None
+    nested: str | None = None  # (query_id, text, candidates list<struct<doc_id, text, score>>)
+    qrels: str | None = None  # judgments, for the run's nDCG@10: Parquet, a TREC qrels file, or BEIR's tsv
+    partition: str | None = Field(
+        default=None, pattern=r"^[^/]+(/[^/]+)*$"
+    )  # the folder, 'dt=2026-11-28' or 'year=2026/month=11/day=28'; else the newest date not after the night
+    columns: ColumnNames = ColumnNames()
+    wait_s: Annotated[int, Field(ge=0)] = 0  # how long an input that is missing or half-written is waited for
+    markers: MarkerNames = MarkerNames()  # in the files' or the partition's folder; without it an input is not whole
+    may_be_older: list[InputName] = []  # with wait_s the night's own partition is waited for, but not of these
+    top_k: PositiveInt | None = None  # cuts each query's list at the door
+    rank_base: Literal[0, 1] = 1  # the first stage's best rank
+    order_by: Literal["rank", "score"] | None = None  # what orders a list; the rank where there is one if not given
+    lower_score_is_better: bool = False  # of distances
+    allow_empty: bool = False  # an input without rows is an error unless this says otherwise
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> Self:
+        flat = {"queries": self.queries, "documents": self.documents, "candidates": self.candidates}
+        missing = [name for name, path in flat.items() if path is None]
+        if self.nested is not None and len(missing) < len(flat):
+            raise ValueError("give either nested, or queries, documents and candidates")
+        if self.nested is None and missing:
+            raise ValueError(f"{', '.join(missing)} missing: give queries, documents and candidates, or nested")
+        return self

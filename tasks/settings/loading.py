@@ -1,0 +1,223 @@
+"""Settings from a TOML file, its preset and overrides, or from what is stored with a run; the words of their errors."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+
+from tasks.settings.input_section import InputName, InputSettings
+from tasks.settings.models import Settings, StoreSettings
+from tasks.settings.night_section import SECRET_SETTING, NightSettings
+from tasks.settings.strategy_section import OWN_TABLE
+from tasks.system.environment import ROOT, checkout_path
+from tasks.system.errors import ConfigError, first_line
+from tasks.system.redaction import MASK, SECRET_NAME, hide_setting_secrets
+
+UNWRITTEN = ("int", "literal['auto']", "constrained-int", OWN_TABLE)  # of an error's place: no user wrote them
+PATH_SETTINGS = (
+    "preset",
+    "inputs.queries",
+    "inputs.documents",
+    "inputs.candidates",
+    "inputs.nested",
+    "inputs.qrels",
+    "prompt.template",
+    "prompt.cascade_template",
+    "engine.model",
+    "engine.lora",
+    "store.database",
+    "store.export",
+    "store.spool",
+)
+PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
+
+
+def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> Settings:
+    """Reads the file and lays `overrides`, dotted paths to values, over it.
+
+    Raises:
+        ConfigError: naming file, section, key, the value found and what is allowed.
+    """
+    for dotted in overrides or {}:
+        if dotted == SECRET_SETTING or SECRET_NAME.search(dotted.rpartition(".")[2]):
+            raise ConfigError(f"override {dotted}: Prefect would store the secret; put it into {path}.")
+    document = _over_preset(_read_toml(path), (overrides or {}).get("preset"))
+    for dotted, value in (overrides or {}).items():
+        _lay_over(document, dotted, value)
+    night = document.setdefault("night", {})
+    if isinstance(night, dict) and not night.get("name"):
+        night["name"] = path.stem
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {'; '.join(_complaint(detail) for detail in error.errors())}") from error
+
+
+def stored_inputs(run_id: str, run_settings: Mapping[str, Any], needed: Sequence[InputName]) -> InputSettings:
+    """`[inputs]` of settings that are stored with a run, for reading those that are `needed` again.
+
+    Raises:
+        ConfigError: they are not this packrank's, or a needed one was a URL with secrets, which are not stored.
+    """
+    stored = run_settings.get("inputs", {})
+    hidden = [name for name in needed if "://" in str(stored.get(name)) and MASK in str(stored.get(name))]
+    if hidden:
+        raise ConfigError(f"run {run_id}: [inputs] {', '.join(hidden)} had a URL with secrets, which are not stored.")
+    try:
+        return InputSettings.model_validate(stored)
+    except ValidationError as error:
+        details = [dict(detail, loc=("inputs", *detail["loc"])) for detail in error.errors()]
+        told = "; ".join(_complaint(detail) for detail in details)
+        raise ConfigError(f"run {run_id}: its stored [inputs] are not this packrank's ({told}).") from error
+
+
+def differing_settings(settings: Settings, run_settings: Mapping[str, Any]) -> list[str]:
+    """The settings, as `[section] key`, in which a run's stored ones would rank otherwise; judgments aside."""
+    sections = {name: run_settings.get(name, {}) for name in ("inputs", "strategy", "prompt", "engine")}
+    try:
+        stored = Settings.model_validate({**sections, "night": {}})
+    except ValidationError as error:
+        return [_complaint(detail) for detail in error.errors()]
+    ours, theirs = (_ranking_leaves(each) for each in (settings, stored))
+    return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+
+
+def _ranking_leaves(settings: Settings) -> dict[str, Any]:
+    """`ranking_settings` without secrets and judgments, by `[section] key`."""
+    ranking = hide_setting_secrets(settings.ranking_settings())
+    assert isinstance(ranking, dict)
+    ranking["inputs"].pop("qrels")
+    ranking["inputs"]["columns"].pop("qrels")
+    return {f"[{section}] {key}": value for section, values in ranking.items() for key, value in values.items()}
+
+
+def alert_settings(path: Path) -> NightSettings:
+    """`[night]` of a settings file whatever is wrong elsewhere in it, or in `[night]` beside its alert_url.
+
+    Raises:
+        ConfigError: the file cannot be read, or alert_url is no URL.
+    """
+    section = _read_toml(path).get("night", {})
+    section = section if isinstance(section, dict) else {}
+    name = {} if section.get("name") else {"name": path.stem}
+    try:
+        return NightSettings.model_validate(section | name)
+    except ValidationError:
+        pass
+    try:
+        return NightSettings.model_validate(name | {key: section.get(key) for key in ("alert_url", "alert_url_file")})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: [night] alert_url: wanted an http:// or https:// URL") from error
+
+
+def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, object]) -> StoreSettings:
+    """`[store]` of settings that are stored with a run, `store.key` overrides laid over it.
+
+    Raises:
+        ConfigError: an override of another section, or a value that is not allowed.
+    """
+    document: dict[str, Any] = {"store": dict(run_settings.get("store", {}))}
+    for dotted, value in overrides.items():
+        if not dotted.startswith("store."):
+            raise ConfigError(f"--set {dotted}: a finished run has its settings; wanted store.KEY=VALUE.")
+        _lay_over(document, dotted, value)
+    try:
+        return StoreSettings.model_validate(document["store"])
+    except ValidationError as error:
+        details = [dict(detail, loc=("store", *detail["loc"])) for detail in error.errors()]
+        raise ConfigError("; ".join(_complaint(detail) for detail in details)) from error
+
+
+def parse_override(text: str) -> tuple[str, object]:
+    """`section.key=value` as a dotted path and a TOML value; a value that is no TOML is text.
+
+    >>> parse_override("strategy.window_size=10"), parse_override("night.name=trial")
+    (('strategy.window_size', 10), ('night.name', 'trial'))
+    """
+    dotted, sign, value = text.partition("=")
+    if not sign or ("." not in dotted and dotted != "preset"):
+        raise ConfigError(f"--set {text}: wanted section.key=value, such as strategy.window_size=10")
+    try:
+        return dotted.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return dotted.strip(), value
+
+
+def overrides_from(texts: Sequence[str], folder: Path) -> dict[str, object]:
+    """Several `section.key=value`; a path that exists seen from `folder`, where it was typed, is taken from there.
+
+    Raises:
+        ConfigError: one is not of that form.
+    """
+    overrides = dict(parse_override(text) for text in texts)
+    for dotted, value in overrides.items():
+        if dotted in PATH_SETTINGS and isinstance(value, str) and "://" not in value and folder != ROOT:
+            overrides[dotted] = str(folder / value) if _starts_in(folder, value) else value
+    return overrides
+
+
+def _starts_in(folder: Path, path: str) -> bool:
+    """Whether the path, or the folder of a file or glob still to be made, is there."""
+    return (folder / path).exists() or (folder / path).parent.is_dir()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if path.suffix != ".toml":  # a flow run names the file: nothing is told of others, nor read without end
+        raise ConfigError(f"{path}: not a settings file. Give a TOML file, named *.toml.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows' editors begin a file with a mark
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path.absolute()}: no such settings file. Give a TOML file as in configs/.") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
+
+
+def _over_preset(document: dict[str, Any], override: object) -> dict[str, Any]:
+    """The file's values over those of the preset that it names: section by section, key by key."""
+    preset = override or document.get("preset")
+    if not isinstance(preset, str):
+        return document
+    under = _read_toml(checkout_path(preset))
+    for section in under:
+        if section not in PRESET_SECTIONS:
+            raise ConfigError(
+                f"{preset}: {section}: a preset has the sections {', '.join(PRESET_SECTIONS)} only; a night's own go "
+                "into its settings file."
+            )
+    return _merged(under, document)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+        merged[key] = _merged(under[key], value) if both else value
+    return merged
+
+
+def _lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
+    *sections, key = dotted.split(".")
+    table = document
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"override {dotted}: {section} is a value, not a table")
+    table[key] = value
+
+
+def _complaint(detail: Any) -> str:
+    section, *rest = [str(part) for part in detail["loc"] if part not in UNWRITTEN]
+    where = f"[{section}]" + (f" {'.'.join(rest)}" if rest else "")
+    if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where}: unknown key"
+    if detail["type"] == "missing":
+        return f"{where}: missing"
+    value = hide_setting_secrets(detail["input"], rest[-1] if rest else section)
+    is_shown = ".".join((section, *rest)) != SECRET_SETTING and not isinstance(detail["input"], dict | BaseModel)
+    found = f" = {value!r}" if is_shown else ""
+    return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,1 @@
+"""The ledger: durable batches, the loader, run rows, identity, checks, publishing and retention."""

@@ -1,0 +1,1 @@
+"""What a study says: figures of its arms, verdicts, the claims of the article and further ones."""

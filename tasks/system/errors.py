@@ -1,0 +1,94 @@
+"""The one family of foreseen failures, each with the exit code of the command that meets it.
+
+Form of a message: where, what was found, what is allowed, what to do; one line. A malformed model answer is not
+here: it is data. Texts of queries and passages never stand in a message, nor do secrets of URLs and control
+characters, wherever it goes. Knows nothing of who raises or prints.
+"""
+
+from tasks.system.redaction import hide_url_secrets, printable
+
+
+class PackrankError(Exception):
+    """Any failure that packrank foresees; `exit_code` is the command's."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(hide_url_secrets(printable(message)))
+
+
+class ConfigError(PackrankError):
+    """A setting, parameter or prompt template that cannot work: whoever edits configs/ acts."""
+
+    exit_code = 2
+
+
+class PromptTooLong(ConfigError):
+    """The resolved sizes cannot fit a prompt: whoever sets window_size or the token limits acts."""
+
+
+class InputError(PackrankError):
+    """Queries, documents, candidates or qrels that cannot be a night's input: their owner acts."""
+
+    exit_code = 3
+
+
+class InputNotReady(InputError):
+    """An input that is not there yet, half-written, or changing: it may be whole a little later."""
+
+
+class CheckFailed(PackrankError):
+    """The scores are stored but not published: whoever is on call looks."""
+
+    exit_code = 4
+
+
+class FollowUpFailed(PackrankError):
+    """The scores are published, but what follows that is not all done: whoever owns its folder or disk acts."""
+
+
+class AlreadyRunning(PackrankError):
+    """Another run holds the database's run lock."""
+
+    exit_code = 5
+
+
+class AlreadyInProgress(AlreadyRunning):
+    """The very run that was asked for holds it: nothing is lost, and nobody has to act."""
+
+
+class EngineError(PackrankError):
+    """The engine refused its settings, died, hung, or answered something other than it was asked."""
+
+
+class EngineLost(EngineError):
+    """An engine that had started could not answer a batch, also when asked again: parts of it may be asked."""
+
+
+class CanaryFailed(PackrankError):
+    """The model orders pairs wrongly whose order is known: whoever chose model, template or decode mode acts."""
+
+
+class DeadlinePassed(PackrankError):
+    """A run stopped because `[night] finish_by` was over: whoever decides about the engine's hours acts."""
+
+
+class StoreError(PackrankError):
+    """The database or the spool cannot be read or written; nothing committed is lost."""
+
+
+class DatabaseLocked(StoreError):
+    """Another process has the database open: whoever holds its lock acts, and it can be had later."""
+
+
+class OutOfMemory(StoreError):
+    """DuckDB needs more than `[store] memory_limit`, also after it spilled to the disk."""
+
+
+class LogUnreadable(StoreError):
+    """DuckDB cannot replay the write-ahead log: it was torn, or belongs to another copy of the file."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a driver's message, for messages of ours, which are one line long."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""Commands beside the night: plan, bench, doctor, the sample model."""

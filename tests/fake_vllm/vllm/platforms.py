@@ -1,5 +1,0 @@
-"""The fake engine's device."""
-
-from types import SimpleNamespace
-
-current_platform = SimpleNamespace(get_device_name=lambda: "fake")
