@@ -61,7 +61,7 @@ class Walk:
     def _look(self, frame, event, _) -> None:
         code = frame.f_code
         is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-        if event == "call" and is_function and code.co_filename.startswith((f"{ROOT}/tasks/", f"{ROOT}/flows/")):
+        if event == "call" and is_function and code.co_filename.startswith(f"{ROOT}/tasks/"):
             self.files.add(str(Path(code.co_filename).relative_to(ROOT)))
 
 
