@@ -1,6 +1,6 @@
-"""Fills a batch with prompts as long as its budget allows.
+"""What fits: the one place that admits prompts, to a batch or to the engine's cache, while its budget lasts.
 
-Knows nothing of rounds, queries or engines; a prompt that does not fit waits for the next batch.
+Knows nothing of rounds, queries or engines.
 """
 
 from collections.abc import Sequence
@@ -25,54 +25,45 @@ def needed_blocks(prompt: Prompt, limits: KVCacheLimits) -> int:
     return limits.needed_blocks(prompt.prompt_tokens, prompt.max_tokens, prompt.form.reread_tokens)
 
 
-class BatchPacker:
-    """Admits prompts into one batch while blocks and sequences last."""
+class Packer:
+    """Counts the prompts that share a budget. Answers of one token and longer ones never share one."""
 
     def __init__(self, limits: KVCacheLimits, budget: BatchBudget) -> None:
+        self.budget = budget
+        self.num_blocks = 0  # upper bound
         self._limits = limits
-        self._budget = budget
-        self._prompts: list[Prompt] = []
-        self._num_blocks = 0
+        self._num_prompts = self._num_tokens = 0
 
     def try_add(self, prompt: Prompt) -> bool:
-        """Takes the prompt; false: it does not fit any more. An empty batch takes any prompt."""
-        needed = needed_blocks(prompt, self._limits)
-        fits = self._num_blocks + needed <= self._budget.max_blocks and len(self._prompts) < self._budget.max_prompts
-        if self._prompts and not fits:
+        """Takes the prompt; false: it does not fit any more. Where there is none yet any prompt fits."""
+        needed, budget = needed_blocks(prompt, self._limits), self.budget
+        fits = (
+            prompt.has_one_token_answer == budget.one_token_answers
+            and self.num_blocks + needed <= budget.max_blocks
+            and self._num_prompts < budget.max_prompts
+            and self._num_tokens + prompt.prompt_tokens <= budget.max_prompt_tokens
+        )
+        if self._num_prompts and not fits:
             return False
-        self._prompts.append(prompt)
-        self._num_blocks += needed
+        self._count(prompt, needed, 1)
         return True
 
-    def close(self) -> Batch:
-        """The batch as it stands."""
-        return Batch(tuple(self._prompts), self._num_blocks, self._budget.max_blocks)
+    def remove(self, prompt: Prompt) -> None:
+        """Gives back what the prompt took."""
+        self._count(prompt, -needed_blocks(prompt, self._limits), -1)
 
-
-def split(batch: Batch, limits: KVCacheLimits) -> tuple[Batch, Batch]:
-    """The halves of a batch of at least two prompts that an engine was lost with."""
-    middle = len(batch.prompts) // 2
-    halves = (batch.prompts[:middle], batch.prompts[middle:])
-    part_of = batch.part_of or len(batch.prompts)
-    first, second = (
-        Batch(
-            prompts,
-            sum(needed_blocks(each, limits) for each in prompts),
-            batch.block_budget,
-            part_of,
-        )
-        for prompts in halves
-    )
-    return first, second
+    def _count(self, prompt: Prompt, num_blocks: int, sign: int) -> None:
+        self.num_blocks += num_blocks
+        self._num_prompts += sign
+        self._num_tokens += sign * prompt.prompt_tokens
 
 
 def pack(prompts: Sequence[Prompt], limits: KVCacheLimits, budget: BatchBudget) -> list[Batch]:
     """All prompts in batches, in their order."""
-    batches: list[Batch] = []
-    packer = BatchPacker(limits, budget)
+    batches: list[tuple[Packer, list[Prompt]]] = []
     for prompt in prompts:
-        if not packer.try_add(prompt):
-            batches.append(packer.close())
-            packer = BatchPacker(limits, budget)
-            packer.try_add(prompt)
-    return [*batches, packer.close()] if prompts else []
+        if not batches or not batches[-1][0].try_add(prompt):
+            batches.append((Packer(limits, budget), []))
+            batches[-1][0].try_add(prompt)
+        batches[-1][1].append(prompt)
+    return [Batch(tuple(taken), packer.num_blocks, budget.max_blocks) for packer, taken in batches]

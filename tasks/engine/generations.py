@@ -86,7 +86,7 @@ def ask_alone(engine: Engine, prompts: Sequence[Prompt], headroom_share: float) 
     Raises:
         EngineError: see `Engine.generate`.
     """
-    limits, one_token = engine.info.limits, all(prompt.max_tokens == 1 for prompt in prompts)
+    limits, one_token = engine.info.limits, all(prompt.has_one_token_answer for prompt in prompts)
     budget = batch_budget(limits, headroom_share, one_token_answers=one_token, batch_loads=1)
     for batch in pack(prompts, limits, budget):
         yield from zip(batch.prompts, engine.generate(batch)[0], strict=True)

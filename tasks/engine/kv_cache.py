@@ -8,6 +8,7 @@ sum of what it holds at most in each group (docs/adr/0024). Knows nothing of pro
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from tasks.system.errors import ConfigError
 
@@ -143,10 +144,12 @@ class KVCacheLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchBudget:
-    """What one batch may hold."""
+    """What prompts that share it may hold together."""
 
     max_blocks: int
     max_prompts: int
+    one_token_answers: bool
+    max_prompt_tokens: float = inf
 
 
 def batch_budget(
@@ -160,7 +163,7 @@ def batch_budget(
     """
     loads = batch_loads if one_token_answers and limits.admits_whole_prompts else 1
     usable = limits.usable_blocks - int(limits.usable_blocks * headroom_share)
-    return BatchBudget(max_blocks=usable * loads, max_prompts=limits.max_num_seqs * loads)
+    return BatchBudget(usable * loads, limits.max_num_seqs * loads, one_token_answers)
 
 
 def check_promise(

@@ -54,6 +54,11 @@ class Prompt:
         """The longest that its answer may be."""
         return self.form.max_tokens
 
+    @property
+    def has_one_token_answer(self) -> bool:
+        """Whether it never grows in the engine."""
+        return self.form.max_tokens == 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Frame:

@@ -22,7 +22,7 @@ from tasks.engine.kv_cache import KVCacheLimits
 from tasks.inputs.staging import StagedInput
 from tasks.prompt.prompts import Prompt
 from tasks.ranking.content_free import Priors
-from tasks.ranking.dispatch import Dispatch, PendingPrompt
+from tasks.ranking.feed import Feed, PendingPrompt
 from tasks.ranking.query import StagedQuery
 from tasks.ranking.recipe import Recipe
 from tasks.ranking.recovery import Recovery
@@ -147,60 +147,60 @@ class Cohort:
         Raises:
             EngineError, StoreError: what was committed stays.
         """
-        dispatch = Dispatch(engine, self._recipe.packing)
+        feed = Feed(engine, self._recipe.packing)
         self._limits = engine.info.limits
         try:
-            while self._recovery or self._ready or not dispatch.is_empty:
-                on_windows(self._ask_part(engine) if self._recovery else self._go_on(engine, dispatch))
+            while self._recovery or self._ready or not feed.is_empty:
+                on_windows(self._ask_part(engine) if self._recovery else self._go_on(engine, feed))
                 take_more()
         except BaseException as error:
             if isinstance(error, DeadlinePassed):
-                while not dispatch.is_idle:  # what is asked is paid for
-                    self._land(dispatch)
+                while not feed.is_idle:  # what is asked is paid for
+                    self._land(feed)
             if not isinstance(error, StoreError):
-                dispatch.lose()
-                self._commit_closed(dispatch)
+                feed.lose()
+                self._commit_closed(feed)
             raise
         finally:
             self._ledger.flush()
 
-    def _go_on(self, engine: Engine, dispatch: Dispatch) -> int:
+    def _go_on(self, engine: Engine, feed: Feed) -> int:
         """Gives the engine work, commits while it is at that, and takes what it answers; returns windows done since."""
         try:
-            self._admit(engine, dispatch)
-            self._commit_closed(dispatch)
-            landed = [] if dispatch.is_idle else self._land(dispatch)
+            self._admit(engine, feed)
+            self._commit_closed(feed)
+            landed = [] if feed.is_idle else self._land(feed)
         except EngineLost as error:
-            self._recover(dispatch, error)
+            self._recover(feed, error)
             return 0
         return sum(self._newly_done(ranking) for ranking in _distinct(asked for asked, _ in landed))
 
-    def _land(self, dispatch: Dispatch) -> list[tuple[PendingPrompt, Generation]]:
+    def _land(self, feed: Feed) -> list[tuple[PendingPrompt, Generation]]:
         """Waits for answers and takes them."""
-        landed = dispatch.collect()
+        landed = feed.collect()
         for asked, generation in landed:
             self._take(asked, generation)
         return landed
 
-    def _admit(self, engine: Engine, dispatch: Dispatch) -> None:
+    def _admit(self, engine: Engine, feed: Feed) -> None:
         """Gives the engine what it has room for."""
         if self._priors.missing:
-            if not dispatch.is_idle:  # they are asked alone
-                dispatch.send()
+            if not feed.is_idle:  # they are asked alone
+                feed.send()
                 return
             self._priors.learn(engine)
-        while (kind := self._ready.kind_after(one_token=dispatch.one_token)) is not None:
+        while (kind := self._ready.kind_after(one_token=feed.one_token)) is not None:
             each = self._ready.first(one_token=kind)
             assert each is not None, kind
             request_id, prompt = self._prompt_of(each)
-            if not dispatch.offer(PendingPrompt(prompt, each)):
+            if not feed.offer(PendingPrompt(prompt, each)):
                 break
             self._ready.pop(one_token=kind)
             del self._prompts[request_id]
-        dispatch.send()
+        feed.send()
 
-    def _commit_closed(self, dispatch: Dispatch) -> None:
-        for batch in dispatch.closed():
+    def _commit_closed(self, feed: Feed) -> None:
+        for batch in feed.closed():
             # an interruption may come between an answer and its reading
             batch.answered = [each for each in batch.answered if each[0].reading is not None]
             if batch.answered:
@@ -243,18 +243,18 @@ class Cohort:
             form = self._recipe.askings[window.question].mode.form(window)
             self._ready.push(OpenWindow(ranking, key, window), one_token=form.max_tokens == 1)
 
-    def _recover(self, dispatch: Dispatch, error: EngineLost) -> None:
+    def _recover(self, feed: Feed, error: EngineLost) -> None:
         """After an engine was lost: what it was at is asked by itself, the rest again in its turn.
 
         Raises:
             EngineLost: it was asked often enough, and prompts are not to be set aside.
         """
-        lost = dispatch.lose()
-        self._commit_closed(dispatch)
+        lost = feed.lose()
+        self._commit_closed(feed)
         for asked in lost.untouched:
             self._prompts[asked.prompt.request_id] = asked.prompt
-            self._ready.push(asked.window, one_token=asked.prompt.max_tokens == 1)
-        poison = self._recovery.add(lost.suspects, self._known_limits, error)
+            self._ready.push(asked.window, one_token=asked.prompt.has_one_token_answer)
+        poison = self._recovery.add(lost.suspects, error)
         if poison is not None:
             self._set_query_aside(poison, error)
 
@@ -262,16 +262,17 @@ class Cohort:
         """Asks prompts that an engine was lost with by themselves; returns how many windows are done since."""
         part, tries = self._recovery.take()
         try:
-            generations, stats = engine.generate(part.batch, tries)
+            batch = part.batch(self._known_limits)
+            generations, stats = engine.generate(batch, tries)
         except EngineLost as error:
-            poison = self._recovery.isolate(part, self._known_limits, error)
+            poison = self._recovery.isolate(part, error)
             if poison is not None:
                 self._set_query_aside(poison, error)
         else:
             answered = list(zip(part.asked, generations, strict=True))
             for asked, generation in answered:
                 self._take(asked, generation)
-            self._commit(part.batch, answered, stats)
+            self._commit(batch, answered, stats)
         return sum(self._newly_done(ranking) for ranking in _distinct(part.asked))
 
     def _set_query_aside(self, window: OpenWindow, error: EngineLost) -> None:

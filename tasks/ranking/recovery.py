@@ -3,11 +3,11 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from tasks.engine.batches import Batch, needed_blocks, split
+from tasks.engine.batches import Batch, needed_blocks
 from tasks.engine.kv_cache import KVCacheLimits
-from tasks.ranking.dispatch import PendingPrompt
+from tasks.ranking.feed import PendingPrompt
 from tasks.schedule.rankings import RankingInProgress
 from tasks.schedule.ready import OpenWindow
 from tasks.settings import PackingSettings
@@ -17,19 +17,26 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LostBatch:
+class LostPrompts:
     """Prompts that an engine was lost with, to be asked by themselves."""
 
-    batch: Batch
-    asked: tuple[PendingPrompt, ...]  # in the same order
+    asked: tuple[PendingPrompt, ...]
+    part_of: int | None = None  # of so many, where these are a part of a batch
 
-    def without(self, ranking: RankingInProgress) -> "LostBatch | None":
+    def batch(self, limits: KVCacheLimits) -> Batch:
+        """What the engine is asked."""
+        needed = sum(needed_blocks(each.prompt, limits) for each in self.asked)
+        return Batch(tuple(each.prompt for each in self.asked), needed, needed, self.part_of)
+
+    def halves(self) -> "list[LostPrompts]":
+        """Of at least two prompts."""
+        middle, part_of = len(self.asked) // 2, self.part_of or len(self.asked)
+        return [LostPrompts(half, part_of) for half in (self.asked[:middle], self.asked[middle:])]
+
+    def without(self, ranking: RankingInProgress) -> "LostPrompts | None":
         """The same without a query's prompts; None if nothing is left."""
-        left = [number for number, asked in enumerate(self.asked) if asked.window.ranking is not ranking]
-        if not left:
-            return None
-        prompts = tuple(self.batch.prompts[number] for number in left)
-        return LostBatch(replace(self.batch, prompts=prompts), tuple(self.asked[number] for number in left))
+        left = tuple(asked for asked in self.asked if asked.window.ranking is not ranking)
+        return LostPrompts(left, self.part_of) if left else None
 
 
 class Recovery:
@@ -37,7 +44,7 @@ class Recovery:
 
     def __init__(self, packing: PackingSettings) -> None:
         self._packing = packing
-        self._parts: deque[LostBatch] = deque()
+        self._parts: deque[LostPrompts] = deque()
         self._set_aside: set[int] = set()  # query_index: an engine was lost with a prompt of theirs alone
 
     def __bool__(self) -> bool:
@@ -47,30 +54,28 @@ class Recovery:
         """Whether the query was."""
         return ranking.query_index in self._set_aside
 
-    def add(
-        self, suspects: Sequence[Sequence[PendingPrompt]], limits: KVCacheLimits, error: EngineLost
-    ) -> OpenWindow | None:
+    def add(self, suspects: Sequence[Sequence[PendingPrompt]], error: EngineLost) -> OpenWindow | None:
         """Takes in what an engine was at, batch by batch; returns what `isolate` does.
 
         Raises:
             EngineLost, EngineError: see `isolate`.
         """
-        parts = [_lost_batch(asked, limits) for asked in suspects]
+        parts = [LostPrompts(tuple(asked)) for asked in suspects]
         tries = self._packing.max_engine_starts - 1  # one is used up
         if tries == 0 and (len(parts) == 1 or not self._allows_poison):
-            return self.isolate(parts[0], limits, error)
+            return self.isolate(parts[0], error)
         logger.warning(
             "engine lost with %d prompts, starting another: %s", sum(len(part.asked) for part in parts), error
         )
         self._parts += parts
         return None
 
-    def take(self) -> tuple[LostBatch, int]:
+    def take(self) -> tuple[LostPrompts, int]:
         """The next part, and how many engines it may be asked of."""
         part = self._parts.popleft()
-        return part, max(1, self._packing.max_engine_starts - 1) if part.batch.part_of is None else 1
+        return part, max(1, self._packing.max_engine_starts - 1) if part.part_of is None else 1
 
-    def isolate(self, lost: LostBatch, limits: KVCacheLimits, error: EngineLost) -> OpenWindow | None:
+    def isolate(self, lost: LostPrompts, error: EngineLost) -> OpenWindow | None:
         """Puts the halves of a lost batch next in turn; of a prompt alone returns the window, to be set aside.
 
         Raises:
@@ -81,10 +86,8 @@ class Recovery:
             raise EngineLost(f"{error} It was asked {starts} times, each time of a fresh engine.") from error
         if len(lost.asked) == 1:
             return lost.asked[0].window
-        first, second = split(lost.batch, limits)
-        middle = len(first.prompts)
         logger.warning("engine lost with %d prompts, asking them in halves: %s", len(lost.asked), error)
-        self._parts.extendleft([LostBatch(second, lost.asked[middle:]), LostBatch(first, lost.asked[:middle])])
+        self._parts.extendleft(reversed(lost.halves()))
         return None
 
     def set_aside(self, ranking: RankingInProgress, request_id: str, error: EngineLost) -> None:
@@ -106,8 +109,3 @@ class Recovery:
     @property
     def _allows_poison(self) -> bool:
         return self._packing.max_poison_prompts > 0
-
-
-def _lost_batch(asked: Sequence[PendingPrompt], limits: KVCacheLimits) -> LostBatch:
-    needed = sum(needed_blocks(each.prompt, limits) for each in asked)
-    return LostBatch(Batch(tuple(each.prompt for each in asked), needed, needed), tuple(asked))

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from tasks.decode.answer import Generation
-from tasks.engine.batches import Batch, BatchPacker
+from tasks.engine.batches import Batch, Packer
 from tasks.engine.engine_options import engine_options
 from tasks.engine.generations import Engine
 from tasks.engine.kv_cache import batch_budget
@@ -207,7 +207,7 @@ class _Bench:
         budget = batch_budget(
             limits, self._recipe.packing.headroom_share, one_token_answers=one_token, batch_loads=loads
         )
-        packer, taken, left = BatchPacker(limits, budget), list[Prompt](), num_tokens
+        packer, taken, left = Packer(limits, budget), list[Prompt](), num_tokens
         while len(taken) < len(probe.prompts) and (not taken or left > 0):
             prompt = probe.prompts[probe.place % len(probe.prompts)]
             prompt = _one_token(prompt) if one_token else prompt
@@ -241,7 +241,7 @@ def _prompts(queries: Sequence[StagedQuery], asking: Asking, size: int) -> Itera
 
 def _one_token(prompt: Prompt) -> Prompt:
     """The prompt with an answer of one token."""
-    return prompt if prompt.max_tokens == 1 else replace(prompt, form=AnswerForm(1))
+    return prompt if prompt.has_one_token_answer else replace(prompt, form=AnswerForm(1))
 
 
 def _sample(prepared: PreparedNight) -> IsOwn:

@@ -79,7 +79,9 @@ class Zoo:
         shown = [piece[: asking.sizes.max_passage_tokens] for piece in pieces]
         prompt = asking.builder.build("q", window, QUERY, shown, lengths, asking.sizes)
         self.engine.reset_prefix_cache()
-        (batch,) = pack([prompt], self.engine.info.limits, BatchBudget(10_000, 1))
+        (batch,) = pack(
+            [prompt], self.engine.info.limits, BatchBudget(10_000, 1, one_token_answers=prompt.has_one_token_answer)
+        )
         (generation,), stats = self.engine.generate(batch)
         self.measured.add(asking.mode.name, batch.needed_blocks, max(step.blocks_used for step in stats.steps))
         return prompt, generation, asking.mode.read(prompt, generation)

@@ -133,4 +133,4 @@ def test_prompts_that_vllm_cuts_at_block_ends_are_in_flight_together():
 
     budgets = [batch_budget(each, 0.0, one_token_answers=True, batch_loads=4) for each in (cut, whole, one_block)]
 
-    assert budgets == [BatchBudget(100, 8), BatchBudget(400, 32), BatchBudget(400, 32)]
+    assert budgets == [BatchBudget(*each, one_token_answers=True) for each in ((100, 8), (400, 32), (400, 32))]

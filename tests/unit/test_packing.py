@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.decode.answer import Generation, RequestTimes
-from tasks.engine.batches import BatchPacker, pack
+from tasks.engine.batches import Packer, pack
 from tasks.engine.kv_cache import BatchBudget, KVCacheGroup, KVCacheLimits, batch_budget, check_promise
 from tasks.system.errors import ConfigError
 from tests.makers import make_prompt
@@ -45,11 +45,13 @@ def test_used_and_wasted_places_make_whole_blocks(prompt_tokens, output_tokens):
 def test_one_block_is_vllms_own_and_headroom_stays_free():
     budget = batch_budget(make_limits(), 0.1, one_token_answers=False, batch_loads=4)
 
-    assert budget == BatchBudget(max_blocks=90, max_prompts=8)
+    assert budget == BatchBudget(90, 8, one_token_answers=False)
 
 
 def test_one_token_answers_may_queue_several_loads():
-    assert batch_budget(make_limits(), 0.0, one_token_answers=True, batch_loads=4) == BatchBudget(400, 32)
+    assert batch_budget(make_limits(), 0.0, one_token_answers=True, batch_loads=4) == BatchBudget(
+        400, 32, one_token_answers=True
+    )
 
 
 @pytest.mark.fault(34)
@@ -75,12 +77,12 @@ def test_no_batch_is_over_its_budget_and_no_prompt_is_lost(lengths, num_gpu_bloc
 
 
 def test_a_full_batch_says_no_and_stays_as_it_is():
-    packer = BatchPacker(make_limits(), BatchBudget(max_blocks=4, max_prompts=8))
+    packer = Packer(make_limits(), BatchBudget(4, 8, one_token_answers=True))
 
     assert packer.try_add(make_prompt(40))
     assert not packer.try_add(make_prompt(20))
     assert packer.try_add(make_prompt(15))
-    assert packer.close().needed_blocks == 4
+    assert packer.num_blocks == 4
 
 
 @pytest.mark.fault(35)

@@ -12,7 +12,7 @@ from tasks.engine.generations import Answered, EngineInfo
 from tasks.engine.kv_cache import KVCacheGroup, KVCacheLimits
 from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
-from tasks.ranking.dispatch import CALLS_AHEAD, STEPS_AHEAD, Dispatch, PendingPrompt
+from tasks.ranking.feed import CALLS_AHEAD, STEPS_AHEAD, Feed, PendingPrompt
 from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
 from tasks.schedule.ready import OpenWindow, ReadyWindows
 from tasks.schedule.strategies.sliding import Sliding
@@ -78,13 +78,13 @@ def test_every_prompt_is_asked_once_and_batches_close_in_their_order(work, drive
     waiting = [make_asked(number, *each) for number, each in enumerate(work)]
     order = [each.prompt.request_id for each in waiting]
     engine = QueueEngine(driver)
-    dispatch = Dispatch(engine, PackingSettings(driver=driver, batch_loads=batch_loads))
+    feed = Feed(engine, PackingSettings(driver=driver, batch_loads=batch_loads))
     closed = []
 
-    while waiting or not dispatch.is_empty:
-        while waiting and dispatch.offer(waiting[0]):
+    while waiting or not feed.is_empty:
+        while waiting and feed.offer(waiting[0]):
             waiting.pop(0)
-        dispatch.send()
+        feed.send()
         if driver == "stream":
             kinds = {prompt.max_tokens == 1 for prompt in engine.prompts}
             assert len(kinds) <= 1
@@ -94,25 +94,25 @@ def test_every_prompt_is_asked_once_and_batches_close_in_their_order(work, drive
                 assert len(engine.prompts) <= LIMITS.max_num_seqs
         else:
             assert len(engine.calls) <= CALLS_AHEAD
-        closed += [[asked.prompt.request_id for asked, _ in batch.answered] for batch in dispatch.closed()]
-        if not dispatch.is_idle:
+        closed += [[asked.prompt.request_id for asked, _ in batch.answered] for batch in feed.closed()]
+        if not feed.is_idle:
             engine.collect = lambda: QueueEngine.collect(
                 engine, lambda ps: random.sample(ps, random.randint(1, len(ps)))
             )
-            dispatch.collect()
+            feed.collect()
 
     assert sorted(engine.ended) == sorted(order)
     assert sorted(name for batch in closed for name in batch) == sorted(order)
     firsts = [min(order.index(name) for name in batch) for batch in closed]
     assert firsts == sorted(firsts)
-    assert dispatch.is_idle
+    assert feed.is_idle
 
 
 def test_one_token_prompts_wait_in_the_engine_for_a_few_steps_only():
     engine = QueueEngine("stream")
-    dispatch = Dispatch(engine, PackingSettings(driver="stream", batch_loads=100))
+    feed = Feed(engine, PackingSettings(driver="stream", batch_loads=100))
     offered = 0
-    while dispatch.offer(make_asked(offered, 64, 1)):
+    while feed.offer(make_asked(offered, 64, 1)):
         offered += 1
 
     assert offered * 64 == STEPS_AHEAD * LIMITS.max_num_batched_tokens
@@ -120,25 +120,25 @@ def test_one_token_prompts_wait_in_the_engine_for_a_few_steps_only():
 
 def test_a_call_that_is_not_full_waits_while_the_engine_works_and_goes_when_it_does_not():
     engine = QueueEngine("generate")
-    dispatch = Dispatch(engine, PackingSettings(driver="generate", batch_loads=1))
+    feed = Feed(engine, PackingSettings(driver="generate", batch_loads=1))
     numbers = iter(range(100))
     for _ in range(2):
-        assert dispatch.offer(make_asked(next(numbers), 10, 1))
-    dispatch.send()
+        assert feed.offer(make_asked(next(numbers), 10, 1))
+    feed.send()
     assert [len(call) for call in engine.calls] == [2]
 
-    assert dispatch.offer(make_asked(next(numbers), 10, 1))
-    dispatch.send()
+    assert feed.offer(make_asked(next(numbers), 10, 1))
+    feed.send()
     assert [len(call) for call in engine.calls] == [2]
-    while dispatch.offer(make_asked(next(numbers), 10, 1)):
+    while feed.offer(make_asked(next(numbers), 10, 1)):
         pass
-    dispatch.send()
+    feed.send()
     assert [len(call) for call in engine.calls] == [2, LIMITS.max_num_seqs]  # full: it waits behind the first
 
-    dispatch.collect()
-    dispatch.collect()
-    assert [len(batch.answered) for batch in dispatch.closed()] == [2, LIMITS.max_num_seqs]
-    dispatch.send()
+    feed.collect()
+    feed.collect()
+    assert [len(batch.answered) for batch in feed.closed()] == [2, LIMITS.max_num_seqs]
+    feed.send()
     assert [len(call) for call in engine.calls] == [LIMITS.max_num_seqs]
 
 
@@ -146,20 +146,20 @@ def test_a_call_that_is_not_full_waits_while_the_engine_works_and_goes_when_it_d
 @pytest.mark.parametrize("driver", ["stream", "generate"])
 def test_what_an_engine_was_lost_with_is_told_from_what_it_had_not_come_to(driver):
     engine = QueueEngine(driver)
-    dispatch = Dispatch(engine, PackingSettings(driver=driver, batch_loads=1))
+    feed = Feed(engine, PackingSettings(driver=driver, batch_loads=1))
     asked = [make_asked(number, 10, 40) for number in range(2 * LIMITS.max_num_seqs)]
-    admitted = [each.prompt.request_id for each in asked if dispatch.offer(each)]
-    dispatch.send()
-    answered = [pair[0].prompt.request_id for pair in dispatch.collect()] if driver == "stream" else []
+    admitted = [each.prompt.request_id for each in asked if feed.offer(each)]
+    feed.send()
+    answered = [pair[0].prompt.request_id for pair in feed.collect()] if driver == "stream" else []
 
-    lost = dispatch.lose()
+    lost = feed.lose()
 
     suspects = [each.prompt.request_id for batch in lost.suspects for each in batch]
     untouched = [each.prompt.request_id for each in lost.untouched]
     assert sorted(answered + suspects + untouched) == sorted(admitted)
     assert len(lost.suspects) == 1
-    assert [len(batch.answered) for batch in dispatch.closed()] == ([1] if answered else [])
-    assert dispatch.is_empty
+    assert [len(batch.answered) for batch in feed.closed()] == ([1] if answered else [])
+    assert feed.is_empty
     if driver == "generate":
         assert suspects == admitted[: LIMITS.max_num_seqs]
 
@@ -167,13 +167,13 @@ def test_what_an_engine_was_lost_with_is_told_from_what_it_had_not_come_to(drive
 @pytest.mark.fault(9)
 def test_an_answer_that_nobody_asked_for_is_an_error():
     engine = QueueEngine("stream")
-    dispatch = Dispatch(engine, PackingSettings(driver="stream"))
-    dispatch.offer(make_asked(1, 10, 1))
-    dispatch.send()
+    feed = Feed(engine, PackingSettings(driver="stream"))
+    feed.offer(make_asked(1, 10, 1))
+    feed.send()
     engine.collect = lambda: Answered((make_generation("q7"),), 1.0, np.empty(0))
 
     with pytest.raises(EngineError, match="q7, which was not asked"):
-        dispatch.collect()
+        feed.collect()
 
 
 def test_the_longest_way_to_go_comes_first_and_one_querys_windows_stay_together():

@@ -11,15 +11,16 @@ after what it depends on was answered, so whatever is committed can be replayed.
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 
 import numpy as np
 
 from tasks.decode.answer import Generation, Reading
-from tasks.engine.batches import Batch, needed_blocks
+from tasks.engine.batches import Batch, Packer
 from tasks.engine.generations import BatchStats, Engine
-from tasks.engine.kv_cache import BatchBudget, batch_budget
+from tasks.engine.kv_cache import batch_budget
 from tasks.engine.step_stats import EngineStep
 from tasks.prompt.prompts import Prompt
 from tasks.schedule.ready import OpenWindow
@@ -44,13 +45,11 @@ class PendingPrompt:
 class OpenBatch:
     """Prompts that are committed together, from the first that was admitted to the last answer."""
 
-    budget: BatchBudget
-    one_token: bool
+    packer: Packer
     opened_s: float  # monotonic
     submitted_at: datetime  # UTC
     asked: dict[str, PendingPrompt] = field(default_factory=dict)  # by request_id
     answered: list[tuple[PendingPrompt, Generation]] = field(default_factory=list)
-    num_blocks: int = 0
     is_sent: bool = False
     engine_s: float = 0.0
     itl_s: list[np.ndarray] = field(default_factory=list)
@@ -66,14 +65,11 @@ class OpenBatch:
         """Whether the engine has prompts of it."""
         return self.is_sent and not self.is_answered
 
-    def fits(self, num_blocks: int, *, one_token: bool) -> bool:
-        """Whether a prompt that needs so many blocks may join."""
-        has_room = self.num_blocks + num_blocks <= self.budget.max_blocks
-        return self.one_token == one_token and has_room and len(self.asked) < self.budget.max_prompts
-
     def batch(self) -> Batch:
         """What of it was answered."""
-        return Batch(tuple(each.prompt for each, _ in self.answered), self.num_blocks, self.budget.max_blocks)
+        return Batch(
+            tuple(each.prompt for each, _ in self.answered), self.packer.num_blocks, self.packer.budget.max_blocks
+        )
 
     def stats(self) -> BatchStats:
         """What it took, up to now."""
@@ -89,7 +85,7 @@ class Lost:
     untouched: list[PendingPrompt]  # it had not come to these
 
 
-class Dispatch:
+class Feed:
     """The prompts of one engine."""
 
     def __init__(self, engine: Engine, packing: PackingSettings) -> None:
@@ -98,7 +94,7 @@ class Dispatch:
         self._batches: deque[OpenBatch] = deque()  # oldest first
         self._batch_of: dict[str, OpenBatch] = {}  # by request_id: what is not answered yet
         self._outgoing: list[Prompt] = []  # stream: admitted, not sent yet
-        self._num_blocks = self._num_tokens = 0  # of what is not answered yet
+        self._in_engine: Packer  # stream: what is not answered yet; from the first prompt on
 
     @property
     def is_empty(self) -> bool:
@@ -113,24 +109,16 @@ class Dispatch:
     @property
     def one_token(self) -> bool | None:
         """Whether the newest prompts have answers of one token; None where there are none."""
-        return self._batches[-1].one_token if self._batches else None
+        return self._batches[-1].packer.budget.one_token_answers if self._batches else None
 
     def offer(self, asked: PendingPrompt) -> bool:
         """Admits a window's prompt; false: not now. An engine that has nothing to do takes any prompt."""
         prompt = asked.prompt
-        one_token = prompt.max_tokens == 1
-        needed = needed_blocks(prompt, self._engine.info.limits)
-        batch = self._batch_for(prompt, needed, one_token=one_token)
+        batch = self._streamed(prompt) if self._streams else self._called(prompt)
         if batch is None:
             return False
         batch.asked[prompt.request_id] = asked
-        batch.num_blocks += needed
         self._batch_of[prompt.request_id] = batch
-        self._num_blocks += needed
-        self._num_tokens += prompt.prompt_tokens
-        if self._streams:
-            batch.is_sent = True
-            self._outgoing.append(prompt)
         return True
 
     def send(self) -> None:
@@ -178,58 +166,57 @@ class Dispatch:
             batch.asked = {each.prompt.request_id: each for each, _ in batch.answered}
         self._batches = deque(batch for batch in self._batches if batch.answered)
         self._batch_of, self._outgoing = {}, []
-        self._num_blocks = self._num_tokens = 0
         return Lost([each for each in suspects if each], untouched)
 
     @property
     def _streams(self) -> bool:
         return self._packing.driver == "stream"
 
-    def _batch_for(self, prompt: Prompt, num_blocks: int, *, one_token: bool) -> OpenBatch | None:
-        """The batch that the prompt joins, a new one where that is possible; None where the engine has enough."""
+    def _streamed(self, prompt: Prompt) -> OpenBatch | None:
+        """Sends the prompt where the engine has room beside what it has, and returns its batch; None: no room.
+
+        Longer answers grow: all that are in the engine fit into its cache at once, so that none is preempted. Answers
+        of one token do not: they may wait in the engine, for a few steps.
+        """
+        if self.is_idle:
+            self._in_engine = self._packer(prompt, STEPS_AHEAD)
+        if not self._in_engine.try_add(prompt):
+            return None
+        self._outgoing.append(prompt)
         newest = self._batches[-1] if self._batches else None
-        if self._streams:
-            if not self._has_room(prompt, num_blocks, one_token=one_token):
-                return None
-            is_old = newest is None or time.monotonic() - newest.opened_s > self._packing.max_batch_s
-            joins = newest is not None and not is_old and newest.fits(num_blocks, one_token=one_token)
-            return newest if joins else self._open(one_token=one_token)
+        is_old = newest is None or time.monotonic() - newest.opened_s > self._packing.max_batch_s
+        if newest is None or is_old or not newest.packer.try_add(prompt):
+            newest = self._open(prompt)
+            newest.is_sent = True
+        return newest
+
+    def _called(self, prompt: Prompt) -> OpenBatch | None:
+        """The batch that the prompt waits in for its call; None: a full one waits already."""
+        newest = self._batches[-1] if self._batches else None
         if newest is None or newest.is_sent:
-            return self._open(one_token=one_token)
-        if newest.fits(num_blocks, one_token=one_token):
+            return self._open(prompt)
+        if newest.packer.try_add(prompt):
             return newest
         if sum(batch.is_at_work for batch in self._batches) >= CALLS_AHEAD:
             return None
         self._call(newest)
-        return self._open(one_token=one_token)
+        return self._open(prompt)
 
-    def _has_room(self, prompt: Prompt, num_blocks: int, *, one_token: bool) -> bool:
-        """Whether the engine takes the prompt beside those that it has; one that has none takes any.
-
-        Longer answers grow: all that are in the engine fit into its cache at once, so that none is preempted. Answers
-        of one token do not: they may wait in the engine, and never share its cache with longer ones.
-        """
-        if self.is_idle:
-            return True
-        if self.one_token != one_token:
-            return False
-        limits = self._engine.info.limits
-        budget = self._budget(one_token=one_token)
-        fits = self._num_blocks + num_blocks <= budget.max_blocks and len(self._batch_of) < budget.max_prompts
-        if not one_token:
-            return fits
-        return fits and self._num_tokens + prompt.prompt_tokens <= STEPS_AHEAD * limits.max_num_batched_tokens
-
-    def _open(self, *, one_token: bool) -> OpenBatch:
-        budget = self._budget(one_token=one_token)
-        self._batches.append(OpenBatch(budget, one_token, time.monotonic(), datetime.now(UTC)))
+    def _open(self, prompt: Prompt) -> OpenBatch:
+        packer = self._packer(prompt)
+        packer.try_add(prompt)
+        self._batches.append(OpenBatch(packer, time.monotonic(), datetime.now(UTC)))
         return self._batches[-1]
 
-    def _budget(self, *, one_token: bool) -> BatchBudget:
-        limits, packing = self._engine.info.limits, self._packing
-        return batch_budget(
+    def _packer(self, prompt: Prompt, steps_ahead: float = inf) -> Packer:
+        """For prompts whose answers are of this one's kind; those of one token may be of so many steps in all."""
+        limits, packing, one_token = self._engine.info.limits, self._packing, prompt.has_one_token_answer
+        budget = batch_budget(
             limits, packing.headroom_share, one_token_answers=one_token, batch_loads=packing.batch_loads
         )
+        if one_token:
+            budget = replace(budget, max_prompt_tokens=steps_ahead * limits.max_num_batched_tokens)
+        return Packer(limits, budget)
 
     def _call(self, batch: OpenBatch) -> None:
         batch.is_sent = True
@@ -244,7 +231,7 @@ class Dispatch:
                 "committed is lost, run the same command again."
             )
         asked = batch.asked[generation.request_id]
-        self._num_blocks -= needed_blocks(asked.prompt, self._engine.info.limits)
-        self._num_tokens -= asked.prompt.prompt_tokens
+        if self._streams:
+            self._in_engine.remove(asked.prompt)
         batch.answered.append((asked, generation))
         return asked, generation
