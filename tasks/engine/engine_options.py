@@ -37,8 +37,8 @@ class EngineOptions:
         return replace(self, environment={**self.environment, **empty})
 
 
-def engine_options(settings: Settings, scratch: Path, log_path: Path) -> EngineOptions:
-    """How the settings start an engine, whose temporary files go to `scratch`."""
+def engine_options(settings: Settings, driver: Driver, scratch: Path, log_path: Path) -> EngineOptions:
+    """How the settings start an engine that is fed by `driver`; its temporary files go to `scratch`."""
     folder = checkout_path(settings.engine.model)
     keywords = settings.engine_keywords() | ({"model": str(folder)} if folder.is_dir() else {})
     adapter = None if settings.engine.lora is None else read_lora_adapter(checkout_path(settings.engine.lora))
@@ -53,7 +53,7 @@ def engine_options(settings: Settings, scratch: Path, log_path: Path) -> EngineO
         log_path=log_path,
         start_timeout_s=settings.packing.start_timeout_s,
         batch_timeout_s=settings.packing.batch_timeout_s,
-        driver=settings.packing.driver,
+        driver=driver,
         timeline=settings.packing.timeline,
         lora=None if adapter is None else str(adapter.folder),
         draws=settings.prompt.sampling is not None and settings.prompt.sampling.temperature > 0.0,

@@ -92,7 +92,7 @@ class RankStage:
         self.store = store
         self._run = run
         self._part = part
-        options = engine_options(prepared.settings, part.scratch, part.log_path)
+        options = engine_options(prepared.settings, prepared.recipe.driver, part.scratch, part.log_path)
         self._engine = EngineOnDemand(options, prepared.settings.packing.max_engine_starts, self._note_engine)
         self._take_at = 0.0  # monotonic: queries are taken in again
         self._has_begun = False

@@ -147,7 +147,7 @@ class Cohort:
         Raises:
             EngineError, StoreError: what was committed stays.
         """
-        feed = Feed(engine, self._recipe.packing)
+        feed = Feed(engine, self._recipe.packing, self._recipe.driver)
         self._limits = engine.info.limits
         try:
             while self._recovery or self._ready or not feed.is_empty:
@@ -219,8 +219,7 @@ class Cohort:
         batch_id = self._ledger.next_id()
         rounds = [asked.window.key.round for asked, _ in answered]
         generations = [generation for _, generation in answered]
-        driver = self._recipe.packing.driver
-        row = batch_row(batch_id, batch, driver, rounds, generations, stats, self._known_limits)
+        row = batch_row(batch_id, batch, self._recipe.driver, rounds, generations, stats, self._known_limits)
         self._ledger.commit(batch_id, rows.tables(batch_id, row))
         _log_batch(batch_id, batch, stats.engine_s, generations)
 

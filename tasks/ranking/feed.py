@@ -21,6 +21,7 @@ from tasks.decode.answer import Generation, Reading
 from tasks.engine.batches import Batch, Packer
 from tasks.engine.generations import BatchStats, Engine
 from tasks.engine.kv_cache import batch_budget
+from tasks.engine.messages import Driver
 from tasks.engine.step_stats import EngineStep
 from tasks.prompt.prompts import Prompt
 from tasks.schedule.ready import OpenWindow
@@ -88,9 +89,10 @@ class Lost:
 class Feed:
     """The prompts of one engine."""
 
-    def __init__(self, engine: Engine, packing: PackingSettings) -> None:
+    def __init__(self, engine: Engine, packing: PackingSettings, driver: Driver) -> None:
         self._engine = engine
         self._packing = packing
+        self._streams = driver == "stream"
         self._batches: deque[OpenBatch] = deque()  # oldest first
         self._batch_of: dict[str, OpenBatch] = {}  # by request_id: what is not answered yet
         self._outgoing: list[Prompt] = []  # stream: admitted, not sent yet
@@ -167,10 +169,6 @@ class Feed:
         self._batches = deque(batch for batch in self._batches if batch.answered)
         self._batch_of, self._outgoing = {}, []
         return Lost([each for each in suspects if each], untouched)
-
-    @property
-    def _streams(self) -> bool:
-        return self._packing.driver == "stream"
 
     def _streamed(self, prompt: Prompt) -> OpenBatch | None:
         """Sends the prompt where the engine has room beside what it has, and returns its batch; None: no room.

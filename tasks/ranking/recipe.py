@@ -4,7 +4,7 @@ Knows nothing of inputs, engines or databases.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks.decode import DECODE_MODES
 from tasks.decode.answer import DecodeMode, Thinking
+from tasks.engine.messages import Driver
 from tasks.prompt.answer_forms import Sampling
 from tasks.prompt.chat_template import ChatTemplate, load_chat_template
 from tasks.prompt.model_files import require_generative
@@ -58,6 +59,7 @@ class Recipe:
     schedule: Schedule
     askings: Mapping[Question, Asking]  # the strategy's own first
     packing: PackingSettings
+    driver: Driver  # how the engine is fed
     prompt_date: date | None  # that the chat template writes; None: it writes none
     turn_prefix: str  # see [prompt] turn_prefix
     digest: int = 0  # 64 bits over all that a ranking depends on beside its texts
@@ -131,6 +133,7 @@ def build_recipe(settings: Settings, model_folder: Path, night: date | None = No
         schedule=schedule,
         askings=askings,
         packing=settings.packing,
+        driver=_driver(settings.packing, askings.values()),
         prompt_date=told_date if writes_date else None,
         turn_prefix=settings.prompt.turn_prefix,
     )
@@ -192,6 +195,13 @@ def _asking(settings: Settings, tokens: ModelTokens, chat: ChatTemplate, name: s
     size = 1 if mode.max_passages == 1 else strategy.record.prompt_size or strategy.window_size
     calibrates = mode.can_calibrate and strategy.calibrate == "content_free"
     return Asking(mode, builder, resolve_sizes(builder, size, limits), calibrates)
+
+
+def _driver(packing: PackingSettings, askings: Iterable[Asking]) -> Driver:
+    """The one asked for; `auto`: calls where every answer is one token, a stream where some are longer (ADR 12)."""
+    if packing.driver != "auto":
+        return packing.driver
+    return "generate" if all(asking.largest_need[1] == 1 for asking in askings) else "stream"
 
 
 def _check_passages(askings: Mapping[Question, Asking]) -> None:

@@ -102,7 +102,7 @@ class EngineSettings(BaseModel):
 class PackingSettings(Section):
     """How prompts are put into batches, and how long the engine may take over one."""
 
-    driver: Literal["stream", "generate"] = "stream"  # stream: a prompt joins the engine when there is room
+    driver: Literal["auto", "stream", "generate"] = "auto"  # how the engine is fed; auto: docs/adr/0012
     batch_loads: PositiveInt = 4  # cache-loads committed together, of `generate` in one call: answers of one token only
     max_batch_s: PositiveInt = 10  # stream: a batch takes no more prompts after so long, and is committed when it ends
     headroom_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02  # of the usable blocks, left free

@@ -129,7 +129,9 @@ def _run_together(prepared: Mapping[tuple[Arm, int], PreparedNight]) -> list[Arm
     """Runs arms on one engine, whose prefix cache is emptied between them; started only if an arm needs it."""
     first = next(iter(prepared.values()))
     scratch = first.workspace.folder / "tmp" / f"{first.settings.night.name}"
-    options = engine_options(first.settings, scratch, first.workspace.engine_log(first.base_run_id))
+    options = engine_options(
+        first.settings, first.recipe.driver, scratch, first.workspace.engine_log(first.base_run_id)
+    )
     runs = []
     with engine_on_demand(options, first.settings.packing.max_engine_starts, lambda _: None) as engine:
         for (arm, repeat), night in prepared.items():

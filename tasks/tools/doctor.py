@@ -139,7 +139,7 @@ def _database(settings: Settings) -> str:
 
 def _engine(settings: Settings) -> str:
     with tempfile.TemporaryDirectory(prefix="packrank-doctor-") as scratch:
-        options = engine_options(settings, Path(scratch), STATE / "logs" / "doctor.engine.log")
+        options = engine_options(settings, "generate", Path(scratch), STATE / "logs" / "doctor.engine.log")
         with engine_on_demand(options, max_starts=1, on_ready=lambda _: None) as engine:
             info = engine.info
     limits, groups = info.limits, Counter(group.name for group in info.limits.groups)

@@ -81,7 +81,9 @@ def calibrate(prepared: PreparedNight, seconds: float) -> Rates:
         EngineError, ConfigError: see `EngineOnDemand`.
     """
     scratch = prepared.workspace.bench_scratch
-    options = engine_options(prepared.settings, scratch / "engine", prepared.workspace.engine_log("bench"))
+    options = engine_options(
+        prepared.settings, prepared.recipe.driver, scratch / "engine", prepared.workspace.engine_log("bench")
+    )
     with run_lock(prepared.settings.database_path, "bench"):
         try:
             staged = prepared.stage(scratch / "staging", _sample(prepared), only_named=True)

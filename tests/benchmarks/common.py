@@ -111,7 +111,7 @@ def prepare(folder: Path, values: Mapping[str, object], *, publish: bool = False
 
 def options_of(prepared: PreparedNight, folder: Path) -> EngineOptions:
     """How its engine starts, with a log in `folder`."""
-    return engine_options(prepared.settings, folder / "tmp", folder / "engine.log")
+    return engine_options(prepared.settings, prepared.recipe.driver, folder / "tmp", folder / "engine.log")
 
 
 def fake_engine(**behaviour: object) -> dict[str, str]:

@@ -127,11 +127,11 @@ def test_code_of_a_models_folder_runs_nowhere_unless_that_is_set(tmp_path, hosti
 
     assert not (hostile_model / "ran").exists()
     assert select(prepared, "select status from runs") == [{"status": "complete"}]
-    plain = engine_options(prepared.settings, tmp_path / "tmp", tmp_path / "log")
+    plain = engine_options(prepared.settings, "stream", tmp_path / "tmp", tmp_path / "log")
     asked = load_settings(config, {"engine.trust_remote_code": True})
     assert plain.keywords["trust_remote_code"] is False
     assert plain.environment["HF_HUB_OFFLINE"] == "1"
-    assert engine_options(asked, tmp_path / "tmp", tmp_path / "log").keywords["trust_remote_code"] is True
+    assert engine_options(asked, "stream", tmp_path / "tmp", tmp_path / "log").keywords["trust_remote_code"] is True
     assert prepare_night(NightRequest(config=config, night=NIGHT, overrides={"engine.trust_remote_code": True}))
     assert not (hostile_model / "ran").exists()  # tokens and prompts never need it
     assert store_of(prepared).path.exists()

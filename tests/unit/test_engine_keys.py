@@ -91,7 +91,7 @@ def test_a_token_of_the_model_hub_is_no_part_of_a_run_and_no_argument_of_vllms(t
     settings_file.write_text(settings_file.read_text().replace("[engine]", '[engine]\nhf_token = "hf_s3cret"'))
     settings = load_settings(settings_file)
 
-    options = engine_options(settings, tmp_path / "tmp", tmp_path / "engine.log")
+    options = engine_options(settings, "stream", tmp_path / "tmp", tmp_path / "engine.log")
 
     assert settings.ranking_settings() == plain.ranking_settings()
     assert "hf_s3cret" not in settings.stored_json() + repr(options.keywords)

@@ -97,7 +97,7 @@ def test_the_engines_options_say_whether_it_is_eager(tmp_path, monkeypatch):
 
     def is_disabled(value):
         config = make_settings(tmp_path, tmp_path, {"inputs.nested": "-", "engine.enforce_eager": value})
-        options = engine_options(load_settings(config), tmp_path / "tmp", tmp_path / "log")
+        options = engine_options(load_settings(config), "stream", tmp_path / "tmp", tmp_path / "log")
         return "TORCHDYNAMO_DISABLE" in options.environment
 
     assert [is_disabled(value) for value in (True, False, None)] == [True, False, False]

@@ -78,7 +78,7 @@ def test_every_prompt_is_asked_once_and_batches_close_in_their_order(work, drive
     waiting = [make_asked(number, *each) for number, each in enumerate(work)]
     order = [each.prompt.request_id for each in waiting]
     engine = QueueEngine(driver)
-    feed = Feed(engine, PackingSettings(driver=driver, batch_loads=batch_loads))
+    feed = Feed(engine, PackingSettings(batch_loads=batch_loads), driver)
     closed = []
 
     while waiting or not feed.is_empty:
@@ -110,7 +110,7 @@ def test_every_prompt_is_asked_once_and_batches_close_in_their_order(work, drive
 
 def test_one_token_prompts_wait_in_the_engine_for_a_few_steps_only():
     engine = QueueEngine("stream")
-    feed = Feed(engine, PackingSettings(driver="stream", batch_loads=100))
+    feed = Feed(engine, PackingSettings(batch_loads=100), "stream")
     offered = 0
     while feed.offer(make_asked(offered, 64, 1)):
         offered += 1
@@ -120,7 +120,7 @@ def test_one_token_prompts_wait_in_the_engine_for_a_few_steps_only():
 
 def test_a_call_that_is_not_full_waits_while_the_engine_works_and_goes_when_it_does_not():
     engine = QueueEngine("generate")
-    feed = Feed(engine, PackingSettings(driver="generate", batch_loads=1))
+    feed = Feed(engine, PackingSettings(batch_loads=1), "generate")
     numbers = iter(range(100))
     for _ in range(2):
         assert feed.offer(make_asked(next(numbers), 10, 1))
@@ -146,7 +146,7 @@ def test_a_call_that_is_not_full_waits_while_the_engine_works_and_goes_when_it_d
 @pytest.mark.parametrize("driver", ["stream", "generate"])
 def test_what_an_engine_was_lost_with_is_told_from_what_it_had_not_come_to(driver):
     engine = QueueEngine(driver)
-    feed = Feed(engine, PackingSettings(driver=driver, batch_loads=1))
+    feed = Feed(engine, PackingSettings(batch_loads=1), driver)
     asked = [make_asked(number, 10, 40) for number in range(2 * LIMITS.max_num_seqs)]
     admitted = [each.prompt.request_id for each in asked if feed.offer(each)]
     feed.send()
@@ -167,7 +167,7 @@ def test_what_an_engine_was_lost_with_is_told_from_what_it_had_not_come_to(drive
 @pytest.mark.fault(9)
 def test_an_answer_that_nobody_asked_for_is_an_error():
     engine = QueueEngine("stream")
-    feed = Feed(engine, PackingSettings(driver="stream"))
+    feed = Feed(engine, PackingSettings(), "stream")
     feed.offer(make_asked(1, 10, 1))
     feed.send()
     engine.collect = lambda: Answered((make_generation("q7"),), 1.0, np.empty(0))
