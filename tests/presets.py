@@ -36,7 +36,7 @@ def make_recipe(folder, preset, *, style=None, chat=None, overrides=None):
     family_style, family_chat = FAMILIES[preset]
     model = make_tokenizer_folder(folder / "model", style or family_style, chat or family_chat)
     config = folder / "mine.toml"
-    config.write_text(f'preset = "configs/models/{preset}.toml"\n[inputs]\nnested = "x"\n', encoding="utf-8")
+    config.write_text(f'preset = "{preset}"\n[inputs]\nnested = "x"\n', encoding="utf-8")
     settings = load_settings(config, {"engine.model": str(model)} | (overrides or {}))
     return build_recipe(settings, model), settings
 

@@ -2,7 +2,7 @@
 
 Defaults live in the sections, never at the point of use. `[engine]` keys are vLLM's own names and pass through
 unrenamed; those that are not known here are judged by vLLM, before weights load. Relative paths are taken from the
-checkout. Knows nothing of what the settings are used for.
+folder of the file that says them. Knows nothing of what the settings are used for.
 """
 
 from tasks.settings.input_section import InputName, InputSettings

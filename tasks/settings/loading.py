@@ -1,5 +1,11 @@
-"""Settings from a TOML file, its preset and overrides, or from what is stored with a run; the words of their errors."""
+"""Settings from a TOML file, its preset and overrides, or from what is stored with a run; the words of their errors.
 
+A relative path is taken from the folder of the file that says it, or from where `--set` was typed. Loaded, one that
+lies in the checkout is seen from there: a run's identity does not depend on where the checkout is.
+"""
+
+import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +27,7 @@ from tasks.system.redaction import MASK, SECRET_NAME, hide_setting_secrets
 UNWRITTEN = ("int", "literal['auto']", "constrained-int", OWN_TABLE)  # of an error's place: no user wrote them
 PATH_SETTINGS = (
     "preset",
+    "night.alert_url_file",
     "inputs.queries",
     "inputs.documents",
     "inputs.candidates",
@@ -34,6 +41,13 @@ PATH_SETTINGS = (
     "store.export",
     "store.spool",
 )
+NAMES = {  # of those, what is no path
+    "preset": re.compile(r"[\w-]+"),  # one of PRESETS
+    "engine.model": re.compile(r"\w[^/]*(/[^/]+)?"),  # on the hub, where no folder is called so
+    "prompt.template": re.compile(r"\w+:\w+"),  # a package's
+    "prompt.cascade_template": re.compile(r"\w+:\w+"),
+}
+PRESETS = ROOT / "configs" / "models"
 PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
 
 
@@ -46,8 +60,9 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     for dotted in overrides or {}:
         if dotted == SECRET_SETTING or SECRET_NAME.search(dotted.rpartition(".")[2]):
             raise ConfigError(f"override {dotted}: Prefect would store the secret; put it into {path}.")
-    document = _over_preset(_read_toml(path), (overrides or {}).get("preset"))
-    for dotted, value in (overrides or {}).items():
+    given = {dotted: _from_folder(ROOT, dotted, value) for dotted, value in (overrides or {}).items()}
+    document = _over_preset(_read_settings(path), given.get("preset"))
+    for dotted, value in given.items():
         _lay_over(document, dotted, value)
     night = document.setdefault("night", {})
     if isinstance(night, dict) and not night.get("name"):
@@ -102,7 +117,7 @@ def alert_settings(path: Path) -> NightSettings:
     Raises:
         ConfigError: the file cannot be read, or alert_url is no URL.
     """
-    section = _read_toml(path).get("night", {})
+    section = _read_settings(path).get("night", {})
     section = section if isinstance(section, dict) else {}
     name = {} if section.get("name") else {"name": path.stem}
     try:
@@ -149,21 +164,42 @@ def parse_override(text: str) -> tuple[str, object]:
 
 
 def overrides_from(texts: Sequence[str], folder: Path) -> dict[str, object]:
-    """Several `section.key=value`; a path that exists seen from `folder`, where it was typed, is taken from there.
+    """Several `section.key=value`; a relative path is taken from `folder`, where it was typed.
 
     Raises:
         ConfigError: one is not of that form.
     """
     overrides = dict(parse_override(text) for text in texts)
-    for dotted, value in overrides.items():
-        if dotted in PATH_SETTINGS and isinstance(value, str) and "://" not in value and folder != ROOT:
-            overrides[dotted] = str(folder / value) if _starts_in(folder, value) else value
-    return overrides
+    return {dotted: _from_folder(folder, dotted, value) for dotted, value in overrides.items()}
 
 
-def _starts_in(folder: Path, path: str) -> bool:
-    """Whether the path, or the folder of a file or glob still to be made, is there."""
-    return (folder / path).exists() or (folder / path).parent.is_dir()
+def _read_settings(path: Path) -> dict[str, Any]:
+    """A settings file or preset; its paths as `_from_folder` gives them."""
+    document = _read_toml(path)
+    folder = path.absolute().parent.resolve()
+    for dotted in PATH_SETTINGS:
+        section, _, key = dotted.rpartition(".")
+        table = document.get(section) if section else document
+        if isinstance(table, dict) and key in table:
+            table[key] = _from_folder(folder, dotted, table[key])
+    return document
+
+
+def _from_folder(folder: Path, dotted: str, value: object) -> object:
+    """A path that is relative to `folder`, or begins with `~`: from the checkout if it lies there, else absolute.
+
+    URLs, names, and what is no path setting stay as they are.
+    """
+    if dotted not in PATH_SETTINGS or not isinstance(value, str) or not value or "://" in value or value[0] in "/$":
+        return value
+    if (
+        dotted in NAMES
+        and NAMES[dotted].fullmatch(value)
+        and not (dotted == "engine.model" and (folder / value).exists())
+    ):
+        return value
+    path = Path(os.path.normpath(folder / os.path.expanduser(value)))
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -182,7 +218,11 @@ def _over_preset(document: dict[str, Any], override: object) -> dict[str, Any]:
     preset = override or document.get("preset")
     if not isinstance(preset, str):
         return document
-    under = _read_toml(checkout_path(preset))
+    path = PRESETS / f"{preset}.toml" if NAMES["preset"].fullmatch(preset) else checkout_path(preset)
+    if not path.is_file():
+        shipped = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
+        raise ConfigError(f"preset = {preset!r}: no such file ({path}). Give a path, or a shipped preset: {shipped}.")
+    under = _read_settings(path)
     for section in under:
         if section not in PRESET_SECTIONS:
             raise ConfigError(

@@ -196,7 +196,7 @@ class StudySettings(Section):
 class Settings(Section):
     """Everything that a run depends on but its inputs."""
 
-    preset: str | None = None  # a settings file for the model, under this one: configs/models/
+    preset: str | None = None  # a settings file for the model, under this one: a path, or one of configs/models by name
     night: NightSettings
     inputs: InputSettings
     strategy: StrategySettings = StrategySettings()

@@ -18,7 +18,7 @@ from tests.benchmarks.common import NotHere, run_bench, sample_model, scratch_fo
 from tests.conftest import find_test_data
 from tests.makers import select
 
-SETTINGS = """preset = "configs/models/sample.toml"
+SETTINGS = """preset = "sample"
 
 [inputs]
 queries = "{data}/queries.parquet"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.makers import WORDS
 
 ROWS = 1_000_000
-SETTINGS = """preset = "configs/models/sample.toml"
+SETTINGS = """preset = "sample"
 
 [inputs]
 queries = "{folder}/queries.parquet"

@@ -48,9 +48,9 @@ def config(tmp_path):
     (tmp_path / "qrels.txt").write_text("".join(f"{query} 0 {doc} {grade}\n" for query, doc, grade in judged))
     text = (ROOT / "configs" / "own.toml").read_text(encoding="utf-8")
     for shipped, own in (
-        *((f"data/sample/{name}.parquet", f"{name}.parquet") for name in ("queries", "documents", "candidates")),
-        ("data/sample/qrels.parquet", "qrels.txt"),
-        ("var/packrank.duckdb", "mine.duckdb"),
+        *((f"../data/sample/{name}.parquet", f"{name}.parquet") for name in ("queries", "documents", "candidates")),
+        ("../data/sample/qrels.parquet", "qrels.txt"),
+        ("../var/packrank.duckdb", "mine.duckdb"),
     ):
         assert text.count(f'"{shipped}"') == 1
         text = text.replace(f'"{shipped}"', json.dumps(str(tmp_path / own)))

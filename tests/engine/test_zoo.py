@@ -67,7 +67,7 @@ class Zoo:
     def recipe(self, preset: str, **settings: object) -> Recipe:
         """What the preset makes of the model, with settings laid over it."""
         config = self.folder / f"{preset}.toml"
-        config.write_text(f'preset = "configs/models/{preset}.toml"\n[inputs]\nnested = "-"\n', encoding="utf-8")
+        config.write_text(f'preset = "{preset}"\n[inputs]\nnested = "-"\n', encoding="utf-8")
         overrides = {name.replace("__", "."): value for name, value in settings.items()}
         settings = load_settings(config, {"engine.model": str(self.model), **overrides})
         return build_recipe(settings, self.model, date(2026, 11, 29))
@@ -178,7 +178,7 @@ def test_a_night_with_a_familys_preset(family, tiny_model, tmp_path):
     """Lists of 24 and 3, by windows of 20, as the preset says; a model of random weights ranks them anyhow."""
     inputs = make_inputs(tmp_path / "in", [24, 3])
     config = tmp_path / "zoo.toml"
-    config.write_text(f'preset = "configs/models/{FAMILIES[family].preset}.toml"\n', encoding="utf-8")
+    config.write_text(f'preset = "{FAMILIES[family].preset}"\n', encoding="utf-8")
     engine = {f"engine.{name}": value for name, value in ENGINE.items() if name != "max_model_len"}
     checks = {"checks.canary": "off", "checks.max_fallback_share": 1.0, "checks.max_partial_share": 1.0}
     overrides = {

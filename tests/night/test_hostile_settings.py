@@ -71,7 +71,7 @@ def test_no_path_column_or_name_of_the_settings_reaches_sql_as_text(tmp_path, mo
     run_night(prepared)
 
     named = {name for name in PATH_SETTINGS if name in values or name in ("preset", "engine.model")}
-    assert named == set(PATH_SETTINGS) - {"inputs.nested"}
+    assert named == set(PATH_SETTINGS) - {"inputs.nested", "night.alert_url_file"}
     assert {row["table_name"] for row in select(prepared, "select table_name from duckdb_tables()")} >= TABLES
     assert select(prepared, "select status, name from runs") == [{"status": "published", "name": "nightly"}]
     assert len(select(prepared, "select * from latest_scores")) == 10

@@ -136,7 +136,7 @@ def real(request, collections):
 
 def preset_asking(tmp_path, preset, model):
     config = tmp_path / "mine.toml"
-    config.write_text(f'preset = "configs/models/{preset}.toml"\n[inputs]\nnested = "x"\n', encoding="utf-8")
+    config.write_text(f'preset = "{preset}"\n[inputs]\nnested = "x"\n', encoding="utf-8")
     return build_recipe(load_settings(config, {"engine.model": str(model)}), model).main
 
 

@@ -343,10 +343,10 @@ def test_the_settings_to_copy_are_what_readme_says(tmp_path):
 def test_with_a_gpu_the_settings_to_copy_take_a_preset_as_their_comments_say(tmp_path):
     """Deletes the lines that they say are to be deleted, and takes the # off the preset's and the engine's."""
     text = OWN.read_text(encoding="utf-8")
-    named = re.findall(r'^# (preset = "configs/models/(\w+)\.toml")', text, re.MULTILINE)
+    named = re.findall(r'^# (preset = "(\w+)")', text, re.MULTILINE)
     own_strategy = re.search(r"^\[strategy\]\n(?:.+\n)+", text, re.MULTILINE)
     assert own_strategy is not None
-    text = text.replace(own_strategy[0], "").replace('preset = "configs/models/sample.toml"\n', "", 1)
+    text = text.replace(own_strategy[0], "").replace('preset = "sample"\n', "", 1)
     text = text.replace("# [engine]\n# model", "[engine]\nmodel")
 
     assert {name for _, name in named} == set(PRESETS) - {"sample"}

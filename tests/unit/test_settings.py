@@ -8,7 +8,7 @@ from tasks.prompt.model_files import find_model_folder
 from tasks.settings import NightSettings, load_settings, overrides_from, parse_override
 from tasks.system.environment import loopback_environment
 from tasks.system.errors import ConfigError
-from tests.makers import make_settings
+from tests.makers import ROOT, make_settings
 
 NESTED = {"inputs.nested": "n.parquet"}
 
@@ -223,10 +223,49 @@ def test_an_override_of_another_form_is_refused(text):
         parse_override(text)
 
 
-def test_a_path_typed_elsewhere_is_taken_from_where_it_was_typed(tmp_path):
-    (tmp_path / "q.parquet").touch()
+def test_a_relative_path_is_taken_from_the_file_or_from_where_it_was_typed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "own" / "deep").mkdir(parents=True)
+    (tmp_path / "own" / "words.toml").write_text('[prompt]\ntemplate = "words/w.toml"\n')
+    config = tmp_path / "own" / "deep" / "mine.toml"
+    config.write_text(
+        'preset = "../words.toml"\n[inputs]\nqueries = "q.parquet"\ndocuments = "~/d"\ncandidates = "s3://b/c"\n'
+        '[engine]\nmodel = "owner/name"\n[night]\nalert_url_file = "$CREDENTIALS/url"\n[store]\nexport = "../out"\n'
+    )
 
-    overrides = overrides_from(["inputs.queries=q.parquet", "engine.model=models/sample"], tmp_path)
+    typed = overrides_from(
+        ["inputs.qrels=r/*.parquet", "engine.model=tiny", "store.spool=/s", "night.name=a/b"], tmp_path
+    )
+    settings = load_settings(config, {key: value for key, value in typed.items() if key != "night.name"})
 
-    assert overrides["inputs.queries"] == str(tmp_path / "q.parquet")
-    assert overrides["engine.model"] == "models/sample"  # not there: from the checkout
+    assert typed["night.name"] == "a/b"
+    assert settings.inputs.model_dump(include={"queries", "documents", "candidates", "qrels"}) == {
+        "queries": f"{tmp_path}/own/deep/q.parquet",
+        "documents": f"{tmp_path}/home/d",
+        "candidates": "s3://b/c",
+        "qrels": f"{tmp_path}/r/*.parquet",
+    }
+    assert settings.prompt.template == f"{tmp_path}/own/words/w.toml"  # of the preset: from its own folder
+    assert settings.engine.model == f"{tmp_path}/tiny"
+    assert load_settings(config).engine.model == "owner/name"  # no folder there is called so
+    assert settings.night.alert_url_file == "$CREDENTIALS/url"
+    assert (settings.store.export, settings.store.spool) == (f"{tmp_path}/own/out", "/s")
+
+
+def test_what_lies_in_the_checkout_is_named_from_there_wherever_that_is():
+    """The text is in the run's identity: the sample's nights keep their ids in every checkout."""
+    settings = load_settings(ROOT / "configs" / "sample.toml", overrides_from(["store.export=x"], ROOT / "var"))
+
+    assert (settings.inputs.queries, settings.engine.model) == ("data/sample/queries.parquet", "models/sample")
+    assert (settings.store.database, settings.store.export) == ("var/packrank.duckdb", "var/x")
+
+
+def test_a_preset_that_is_not_there_is_told_with_those_that_are(tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text('preset = "qwen4"\n')
+
+    with pytest.raises(
+        ConfigError, match=r"preset = 'qwen4': no such file \(.*qwen4.toml\).*shipped preset: deepseek, .*"
+    ):
+        load_settings(config)
