@@ -38,6 +38,7 @@ StoreOverrides = Annotated[
     tuple[str, ...],
     Parameter(name="--set", help="store.key=value over the run's own settings; may be repeated.", negative=()),
 ]
+Verbose = Annotated[bool, Parameter(help="Print all of the run's tables, before its result.", negative=())]
 Format = Literal["table", "csv", "json", "parquet"]
 AT_LEAST_1 = Number(gte=1)
 
@@ -60,6 +61,7 @@ def run(
     ] = False,
     dry_run: Annotated[bool, Parameter(help="Stage and plan only: no engine, nothing written.", negative=())] = False,
     prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
+    verbose: Verbose = False,
 ) -> None:
     """Rank one night: as a flow run on PREFECT_API_URL, else on a server that ends with the command."""
     from flows.night_runner import run_as_flow, run_plainly
@@ -75,7 +77,7 @@ def run(
         full=full,
         overrides=_overrides(set_),
     )
-    (run_as_flow if prefect else run_plainly)(request, Console())
+    (run_as_flow if prefect else run_plainly)(request, Console(), verbose=verbose)
 
 
 @app.command
@@ -133,6 +135,7 @@ def requeue(
         bool, Parameter(help="Show the result in latest_scores once the checks passed.", negative=())
     ] = False,
     prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
+    verbose: Verbose = False,
 ) -> None:
     """Ask again what a finished night set aside or could not rank, and only that, as -r2; the rest is reused."""
     from flows.night_runner import run_as_flow, run_plainly
@@ -141,7 +144,7 @@ def requeue(
     request = NightRequest(
         config=Path.cwd() / config, night=night, publish=publish, requeue=True, overrides=_overrides(set_)
     )
-    (run_as_flow if prefect else run_plainly)(request, Console())
+    (run_as_flow if prefect else run_plainly)(request, Console(), verbose=verbose)
 
 
 @app.command

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from flows.prefect_server import NEEDS_WORKERS, password, running_stack_url, sta
 from flows.progress import TerminalBar
 from tasks.nightly.night import find_night, in_turn, run_night
 from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
+from tasks.report.headline import print_headline, read_headline
 from tasks.report.summary import summarise
 from tasks.report.summary_tables import print_tables
 from tasks.study.arm_runs import StudyRequest, run_study
@@ -25,7 +27,7 @@ from tasks.study.claims.findings import read_findings
 from tasks.study.document import fill_document, named_figures
 from tasks.study.study_page import write_study_page
 from tasks.system.environment import set_prefect_environment
-from tasks.system.errors import CheckFailed, ConfigError, FollowUpFailed, PackrankError
+from tasks.system.errors import CheckFailed, ConfigError, FollowUpFailed, PackrankError, StoreError
 from tasks.system.redaction import hide_url_secrets, printable
 from tasks.system.workspace import Workspace
 from tasks.tools.plan import CacheAssumption, plan_night
@@ -42,13 +44,18 @@ class Rank(Protocol):
         """See `rank_as_flow`."""
 
 
-def run_as_flow(request: NightRequest, console: Console) -> None:
+def run_as_flow(request: NightRequest, console: Console, *, verbose: bool = False) -> None:
     """Runs the flow on PREFECT_API_URL, on the local stack if it is up, or on a private server.
+
+    Args:
+        request: the night.
+        console: where its result goes.
+        verbose: all of the run's tables before the result.
 
     Raises:
         PackrankError: as the night does; nothing was started for what is wrong beforehand.
     """
-    _run(request, console, rank_as_flow)
+    _run(request, console, rank_as_flow, verbose=verbose)
 
 
 def rank_as_flow(request: NightRequest, prepared: PreparedNight, *, waits: bool = False) -> None:
@@ -110,13 +117,13 @@ def study_plainly(request: StudyRequest, console: Console, documents: Sequence[P
     _show_findings(request, console, documents)
 
 
-def run_plainly(request: NightRequest, console: Console) -> None:
-    """Runs the night's loop without Prefect.
+def run_plainly(request: NightRequest, console: Console, *, verbose: bool = False) -> None:
+    """Runs the night's loop without Prefect; see `run_as_flow`.
 
     Raises:
         PackrankError: as the night does.
     """
-    _run(request, console, rank_plainly)
+    _run(request, console, rank_plainly, verbose=verbose)
 
 
 def rank_plainly(request: NightRequest, prepared: PreparedNight, *, waits: bool = False) -> None:
@@ -130,13 +137,27 @@ def rank_plainly(request: NightRequest, prepared: PreparedNight, *, waits: bool 
         in_turn(request, prepared, lambda each: run_night(each, bar.update), waits=waits)
 
 
-def _run(request: NightRequest, console: Console, rank: Rank) -> None:
+def _run(request: NightRequest, console: Console, rank: Rank, *, verbose: bool) -> None:
+    """Runs a night and shows what came of it, also where its checks failed, or what follows publishing.
+
+    A dry run shows its plan, and one that is done its result again: neither starts anything.
+    """
     show_logs()
     prepared = prepare_night(request)
-    if _needs_no_run(prepared, console, dry_run=request.dry_run):
+    if request.dry_run:
+        print_tables(plan_night(prepared, CacheAssumption()), console)
         return
-    with _tables_at_the_end(prepared, console):
-        rank(request, prepared, waits=False)
+    night = find_night(prepared)
+    show = partial(_show_result, prepared, console, was_done=night.is_done, verbose=verbose)
+    try:
+        if night.is_done:
+            night.conclude()
+        else:
+            rank(request, prepared, waits=False)
+    except (CheckFailed, FollowUpFailed):
+        show()
+        raise
+    show()
 
 
 def _find_prefect(*, needs_workers: bool = False) -> bool:
@@ -194,31 +215,6 @@ def _show_findings(request: StudyRequest, console: Console, documents: Sequence[
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def _needs_no_run(prepared: PreparedNight, console: Console, *, dry_run: bool) -> bool:
-    """A dry run shows its plan, and a night with nothing left to do its tables again: neither starts anything."""
-    if dry_run:
-        print_tables(plan_night(prepared, CacheAssumption()), console)
-        return True
-    night = find_night(prepared)
-    if not night.is_done:
-        return False
-    console.print(f"run {night.run_id}: already done", markup=False, highlight=False, soft_wrap=True)
-    with _tables_at_the_end(prepared, console):
-        night.conclude()
-    return True
-
-
-@contextmanager
-def _tables_at_the_end(prepared: PreparedNight, console: Console) -> Iterator[None]:
-    """Prints the run's tables after it went through, also where its checks failed, or what follows publishing."""
-    try:
-        yield
-    except (CheckFailed, FollowUpFailed):
-        _show_tables(prepared, console)
-        raise
-    _show_tables(prepared, console)
-
-
 class _OneLine(logging.Formatter):
     """A record as one line that a terminal takes for nothing else, without secrets."""
 
@@ -238,9 +234,16 @@ def show_logs() -> None:
     logging.getLogger("tasks").setLevel(logging.INFO)
 
 
-def _show_tables(prepared: PreparedNight, console: Console) -> None:
-    night = find_night(replace(prepared, rerun=False))  # the latest repetition, not the next one
-    print_tables(summarise(night.store, night.run_id), console)
-    for name, path in (("database", night.store.path), ("report", Workspace(night.store.path).report(night.run_id))):
-        if path.exists():
-            console.print(printable(f"{name}: {path}"), markup=False, highlight=False, soft_wrap=True)
+def _show_result(prepared: PreparedNight, console: Console, *, was_done: bool, verbose: bool) -> None:
+    """The run's headline, and all its tables before it if wanted; a night that went through is not ended by it."""
+    try:
+        night = find_night(replace(prepared, rerun=False))  # the latest repetition, not the next one
+        if verbose:
+            print_tables(summarise(night.store, night.run_id), console)
+        headline = read_headline(night.store, night.run_id, prepared.found.inputs)
+    except StoreError as error:
+        logger.warning("what came of the night is not shown: %s", error)
+        return
+    places = {"page": Workspace(night.store.path).report(night.run_id), "database": night.store.path}
+    found = {name: path for name, path in places.items() if path.exists()}
+    print_headline(headline, found, console, was_done=was_done, with_box=not verbose)

@@ -163,3 +163,106 @@ from rows as after_
 join rows as before_ on before_.first_stage_rank = after_.rank
 where after_.rank <= 10
 order by after_.rank;
+
+-- name: gains
+-- What reranking did to the night's measure. measure | num_better, num_worse, num_equal: judged queries; values closer than 1e-9
+-- are equal | num_queries: judged | first_stage, reranked: means
+with differences as (
+    select
+        measure,
+        query_id,
+        max(value) filter (ranking = 'reranked') - max(value) filter (ranking = 'first_stage') as difference
+    from metrics
+    where run_id = $run_id and query_id is not null
+    group by measure, query_id
+),
+
+counts as (
+    select
+        measure,
+        count(*) filter (difference > 1e-9) as num_better,
+        count(*) filter (difference < -1e-9) as num_worse,
+        count(*) filter (abs(difference) <= 1e-9) as num_equal
+    from differences
+    group by measure
+),
+
+means as (
+    select
+        measure,
+        any_value(num_queries) as num_queries,
+        max(value) filter (ranking = 'first_stage') as first_stage,
+        max(value) filter (ranking = 'reranked') as reranked
+    from metrics
+    where run_id = $run_id and query_id is null
+    group by measure
+)
+
+select *
+from counts
+join means using (measure)
+order by measure <> 'nDCG@10', measure
+limit 1;
+
+-- name: reordering
+-- How far the new orders are from the first stage's. num_queries: with several candidates | num_new_firsts: of these
+-- mean_overlap_at_10: share of the first ten that were among the first stage's
+with by_query as (
+    select
+        query_id,
+        bool_or(rank = 1 and first_stage_rank <> 1) as has_new_first,
+        count(*) filter (rank <= 10 and first_stage_rank <= 10) / count(*) filter (rank <= 10) as overlap_at_10
+    from all_scores
+    where run_id = $run_id and (rank <= 10 or first_stage_rank <= 10)
+    group by query_id
+    having count(*) > 1
+)
+
+select
+    count(*) as num_queries,
+    count(*) filter (has_new_first) as num_new_firsts,
+    avg(overlap_at_10) as mean_overlap_at_10
+from by_query;
+
+-- name: first_three
+-- The first three of the first query whose first three moved, else of the first query. query_id | rank | before, after:
+-- doc_id | first_stage, reranked: the query's nDCG@10, null without judgments
+with one_query as (
+    select
+        query_id,
+        bool_or(rank is distinct from first_stage_rank) as has_moved
+    from all_scores
+    where run_id = $run_id and (rank <= 3 or first_stage_rank <= 3)
+    group by query_id
+    having count(*) > 1
+    order by has_moved desc, query_id
+    limit 1
+),
+
+rows as (
+    select query_id, doc_id, rank, first_stage_rank
+    from all_scores
+    semi join one_query using (query_id)
+    where run_id = $run_id and (rank <= 3 or first_stage_rank <= 3)
+),
+
+quality as (
+    select
+        max(value) filter (ranking = 'first_stage') as first_stage,
+        max(value) filter (ranking = 'reranked') as reranked
+    from metrics
+    semi join one_query using (query_id)
+    where run_id = $run_id and measure = 'nDCG@10'
+)
+
+select
+    after_.query_id,
+    after_.rank,
+    before_.doc_id as before,
+    after_.doc_id as after,
+    quality.first_stage,
+    quality.reranked
+from rows as after_
+join rows as before_ on before_.first_stage_rank = after_.rank
+cross join quality
+order by after_.rank;

@@ -4,6 +4,8 @@ Flat documents are keyed by doc_id. In the nested layout each query brings its o
 the text's hash. Texts never stay: they are handed on in small chunks. Knows nothing of tokens.
 """
 
+import math
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -114,6 +116,35 @@ def find_passages(
     return {(query, doc): texts[doc] for query, docs in wanted.items() for doc in docs if doc in texts}
 
 
+def find_titles(
+    opened: ParquetInput, query_id: str, doc_ids: Collection[str], max_chars: int, give_up_at: float
+) -> dict[str, str]:
+    """The titles of some of a query's documents, by doc_id; of one without a title the beginning of its text.
+
+    Args:
+        opened: as for `find_passages`.
+        query_id: of the nested layout's row.
+        doc_ids: whose titles.
+        max_chars: of each.
+        give_up_at: monotonic; what is not found by then is left out.
+
+    Raises:
+        InputError: see `read_batches`.
+    """
+    if opened.source == "nested":
+        found = _find_nested_passages(opened, {query_id: doc_ids}, max_chars, give_up_at)
+        return {doc_id: text for (_, doc_id), text in found.items()}
+    wanted = pa.array(sorted(doc_ids), pa.string())
+    titles: dict[str, str] = {}
+    for _, batch in read_batches(opened, ["doc_id", "title", "text"]):
+        rows = batch.filter(pc.is_in(batch.column("doc_id"), value_set=wanted))
+        for doc_id, title, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            titles.setdefault(doc_id, (title or text or "")[:max_chars])
+        if len(titles) == len(wanted) or time.monotonic() > give_up_at:
+            break
+    return titles
+
+
 def nested_fields(opened: ParquetInput) -> list[str]:
     """The names inside the nested layout's lists; none where no part has a row."""
     lists = opened.column("candidates").file_name
@@ -152,7 +183,7 @@ def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
 
 
 def _find_nested_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int, give_up_at: float = math.inf
 ) -> dict[tuple[str, str], str]:
     query_ids = pa.array(sorted(wanted), pa.string())
     texts: dict[tuple[str, str], str] = {}
@@ -162,6 +193,8 @@ def _find_nested_passages(
         for query_id, doc_id, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             if doc_id in wanted[query_id]:
                 texts.setdefault((query_id, doc_id), (text or "")[:max_chars])
+        if time.monotonic() > give_up_at:
+            break
     return texts
 
 

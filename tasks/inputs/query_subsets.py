@@ -3,6 +3,8 @@
 Knows nothing of candidates and documents.
 """
 
+import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -73,8 +75,16 @@ def id_hash(query_id: str, seed: str = "") -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:
+def find_query_texts(
+    opened: ParquetInput, query_ids: Collection[str], max_chars: int, give_up_at: float = math.inf
+) -> dict[str, str]:
     """The beginnings of some queries' texts, by query_id; those that are not there are left out.
+
+    Args:
+        opened: queries, or the nested layout.
+        query_ids: whose texts.
+        max_chars: of each text.
+        give_up_at: monotonic; what is not found by then is left out.
 
     Raises:
         InputError: see `read_batches`.
@@ -85,7 +95,7 @@ def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars
         found = batch.filter(pc.is_in(batch.column("query_id"), value_set=wanted))
         for query_id, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
             texts.setdefault(query_id, (text or "")[:max_chars])
-        if len(texts) == len(wanted):
+        if len(texts) == len(wanted) or time.monotonic() > give_up_at:
             break
     return texts
 

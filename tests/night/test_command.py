@@ -12,10 +12,12 @@ from contextlib import redirect_stdout
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from flows.cli import main
+from tasks.report.headline import print_headline, read_headline
 from tasks.study.simulation import CONTENDERS
-from tests.makers import FAKE_VLLM, ROOT, make_inputs, make_settings, write_parquet
+from tests.makers import FAKE_VLLM, ROOT, make_inputs, make_settings, rows, store_at, write_parquet
 
 
 @pytest.fixture(scope="module")
@@ -96,39 +98,75 @@ def test_an_error_is_one_line_and_an_exit_code(packrank, finished, arguments, co
     assert answer.stderr.startswith("packrank: ")
 
 
-def test_a_run_prints_its_tables(finished):
-    _, printed = finished
+def test_a_run_ends_with_what_came_of_it_in_twelve_lines(packrank, finished):
+    folder, printed = finished
+    lines = printed.splitlines()
 
-    for words in (
-        "Run",
-        "before",
-        "nDCG@10",
-        "Serving benchmark",
-        "P99 TTFT (ms)",
-        "Mean ITL (ms)",
-        "KV cache",
-        "Checks",
-    ):
-        assert words in printed
-    assert "var/test.duckdb" in printed
+    assert len(lines) == 11  # without a page
+    assert max(map(len, lines[:-1])) <= 80
+    assert re.fullmatch(r"run 2026-11-29-nightly-[0-9a-f]{8}: complete, not published", lines[0])
+    assert re.fullmatch(r"4 queries \(1 not ranked\), 10 candidates, [\d.]+ s; all \d+ checks hold", lines[1])
+    assert re.fullmatch(r"nDCG@10 0\.\d{4} -> 0\.\d{4}: \d queries better, \d worse, \d equal", lines[2])
+    assert re.fullmatch(r'first three before \| after, "what is \w+ \w+ 2\." \(0\.\d\d -> \d\.\d\d\):', lines[3])
+    assert lines[4].startswith("  1  ")
+    assert "| Title " in "".join(lines[4:7])
+    assert "Answers outside of what was asked for" in lines[7]
+    assert lines[10] == f"database: {folder / 'var' / 'test.duckdb'}"
+    again = packrank("run", "nightly.toml", "--night", "2026-11-29", cwd=folder).stdout.splitlines()
+    assert again == [lines[0].replace(": ", ": already done, "), *lines[1:10], "database: var/test.duckdb"]
 
 
-def test_a_second_run_a_rerun_and_a_failed_check_show_their_tables(packrank, model_folder, fake_vllm, tmp_path):
+def test_a_run_without_judgments_whose_model_errs_says_what_moved_and_has_a_box(packrank, model_folder, tmp_path):
+    config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [12, 3]))
+    database = tmp_path / "var" / "test.duckdb"
+    fake = {"PYTHONPATH": str(FAKE_VLLM)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*fake.popitem())
+        run = ("run", config, "--no-prefect", "--night", "2026-11-29")
+        assert packrank(*run).returncode == 0
+    missed = [("first_token/tides", -1.0), ("first_token/volcano", -0.5), ("yes_no/tides", -0.5), ("yes_no/bread", 1.0)]
+    for pair, margin in missed:
+        rows(database, f"insert into canaries select run_id, '{pair}', {margin}, {margin > 0}, 0 from runs")
+
+    lines = packrank(*run).stdout.splitlines()
+
+    assert len(lines) == 11
+    assert re.fullmatch(r"no judgments; another first document in \d of 2 queries, overlap@10 [01]\.\d\d", lines[2])
+    assert "Canaries missed in first_token" in lines[7]
+    assert "3 more: --verbose" in lines[9]
+
+
+def test_texts_that_cannot_be_read_again_are_shown_as_ids(finished, capsys):
+    folder, _ = finished
+    with duckdb.connect(str(folder / "var" / "test.duckdb"), read_only=True) as connection:
+        (run_id,) = connection.execute("select run_id from runs").fetchone()
+
+    print_headline(read_headline(store_at(folder / "var" / "test.duckdb"), run_id, {}), {}, Console(width=80))
+
+    assert 'first three before | after, "q002"' in (shown := capsys.readouterr().out)
+    assert re.search(r"  1  d\d{4} +\| d\d{4}\n", shown)
+
+
+def test_a_second_run_a_rerun_and_a_failed_check_show_what_came_of_them(packrank, model_folder, fake_vllm, tmp_path):
     config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [3, 6]))
     run = ("run", config, "--no-prefect", "--night")
     cut = ("--set", "prompt.max_passage_tokens=9", "--set", "checks.max_truncated_share=0.0")
 
     first = packrank(*run, "2026-11-29")
-    again = packrank(*run, "2026-11-29")
+    again = packrank(*run, "2026-11-29", "--verbose")
     repeated = packrank(*run, "2026-11-29", "--rerun")
     failed = packrank(*run, "2026-11-28", *cut)
 
     assert first.returncode == again.returncode == repeated.returncode == 0, repeated.stderr
-    assert "already done" in again.stdout
+    run_id = first.stdout.split()[1]
+    assert f"\nrun {run_id} already done, complete, not published\n" in again.stdout
+    for words in ("Query q000", "before", "Serving benchmark", "P99 TTFT (ms)", "Mean ITL (ms)", "KV cache", "Checks"):
+        assert words in again.stdout
+        assert words == "before" or words not in first.stdout
     assert "-r2" in repeated.stdout
     assert failed.returncode == 4
     assert "truncated_passages" in failed.stderr.splitlines()[-1]
-    assert "Checks" in failed.stdout
+    assert "checks failed: truncated_passages\n" in failed.stdout
 
 
 def test_sql_prints_tables_csv_json_and_writes_parquet(packrank, finished, tmp_path):
@@ -215,7 +253,7 @@ def test_evaluate_shows_and_stores_what_the_night_measured_and_more(packrank, fi
     folder, printed = finished
     database = folder / "var" / "test.duckdb"
     means = "select measure, ranking, value, num_queries from metrics where query_id is null order by all"
-    (night,) = [line for line in printed.splitlines() if "nDCG@10" in line]
+    before, after = re.search(r"nDCG@10 (\S+) -> (\S+):", printed).groups()
 
     answer = packrank("evaluate", "nightly.toml", "--against", "first_stage", cwd=folder)
     stored = json.loads(packrank("sql", means, "--database", database, "--format", "json").stdout)
@@ -223,7 +261,7 @@ def test_evaluate_shows_and_stores_what_the_night_measured_and_more(packrank, fi
     assert answer.returncode == 0, answer.stderr
     for words in ("Judgments of run", "counted as 0", "Quality", "R@100", "p_value", "Candidates a query"):
         assert words in answer.stdout
-    assert night.split() in [line.split() for line in answer.stdout.splitlines()]
+    assert re.search(rf"nDCG@10 +2 +{before} +{after}", answer.stdout)
     assert {row["measure"] for row in stored} == {"nDCG@10", "AP", "RR", "R@100"}
     assert {row["num_queries"] for row in stored} == {2}
 
