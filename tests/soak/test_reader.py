@@ -14,6 +14,7 @@ from tests.makers import ROOT, make_finished_run
 from tests.soak.writer import PERIOD_S, SCORES_A_BATCH, database_of
 
 READ_EVERY_S = 0.2
+MOST_READ_S = 1.0
 MOST_SLOWDOWN = 3.0  # blocked loads; 1.02 is wanted and printed, but other work on two cores alone makes it 0.9 to 1.3
 PART_S = 2.0  # with the reader, then without, in turn; a load comes every second
 COUNT = "select (select count(*) from batches) as batches, (select count(*) from scores) as scores"
@@ -63,10 +64,10 @@ def cost_s(commits):
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize(
-    ("num_parts", "most_s"),
-    [(1, 5.0), pytest.param(10, 1.0, marks=pytest.mark.soak)],  # a busy machine is no failure in `make test`
+    ("num_parts", "is_timed"),
+    [(1, False), pytest.param(10, True, marks=pytest.mark.soak)],  # a busy machine is no failure in `make test`
 )
-def test_readers_are_never_refused_and_hardly_slow_the_writer(writer, tmp_path, num_parts, most_s):
+def test_readers_are_never_refused_and_hardly_slow_the_writer(writer, tmp_path, num_parts, is_timed):
     database = database_of(tmp_path)
     reads, parts = [], []
     for _ in range(num_parts):
@@ -95,5 +96,6 @@ def test_readers_are_never_refused_and_hardly_slow_the_writer(writer, tmp_path, 
     assert complaints == ""  # no load had to be put off
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
-    assert figures["read_longest_s"] < most_s
-    assert figures["slowdown"] < MOST_SLOWDOWN
+    if is_timed:
+        assert figures["read_longest_s"] < MOST_READ_S
+        assert figures["slowdown"] < MOST_SLOWDOWN
