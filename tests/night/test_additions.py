@@ -162,7 +162,7 @@ def test_a_new_strategy_and_a_new_decode_mode_rank_a_night_and_touch_two_files_e
         "strategy.podium.ceremonies": 2,
         "strategy.decode_mode": "last_letter",
         "strategy.stride": None,
-        "prompt.template": "configs/prompts/first_token.toml",
+        "prompt.template": str(checkout / "configs/prompts/first_token.toml"),
         "packing.driver": "stream",
     }
     config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [0, 1, 3, 7]) | values)
