@@ -261,12 +261,12 @@ def runs(*, database: Database = None) -> None:
 
 
 @app.command
-def explain(run_id: str, query_id: str, *, database: Database = None) -> None:
-    """Show one query's windows, answers, cuts, and its order before and after."""
-    from tasks.report.sql_shell import explain_query
+def explain(run_id: str, query_id: str, *, texts: bool = True, database: Database = None) -> None:
+    """Show one query's windows, answers, cuts, and its order before and after; --no-texts reads no input for it."""
+    from tasks.report.explain import explain_query
     from tasks.report.summary_tables import print_tables
 
-    print_tables(explain_query(_database(database), run_id, query_id), Console())
+    print_tables(explain_query(_database(database), run_id, query_id, with_texts=texts), Console())
 
 
 @app.command

@@ -1,25 +1,7 @@
 -- A run's page: charts and lists that a terminal has no room for.
 
--- name: find_previous_run
--- The published run before a complete or published run in its series, as the view churn has it. run_id
-select earlier.run_id
-from runs as later
-join runs as earlier
-    on earlier.name = later.name
-    and earlier.run_id <> later.run_id
-    and (
-        earlier.night < later.night
-        or (
-            earlier.night = later.night
-            and (later.publication_no is null or earlier.publication_no < later.publication_no)
-        )
-    )
-where later.run_id = $run_id and later.status in ('complete', 'published') and earlier.status = 'published'
-order by earlier.night desc, earlier.publication_no desc
-limit 1;
-
 -- name: churn
--- What changed since the published run before. Counts are queries
+-- What changed since the published run before; no row where there is none. Counts are queries
 -- mean_*: over the queries of both nights | changed_most: the ten of these that changed most
 with common as materialized (
     select query_id, change, overlap_at_10, rbo, num_moved, has_new_first
@@ -32,7 +14,10 @@ our_queries as (
 ),
 
 their_queries as (
-    select query_id from rankings where run_id = $previous_run_id
+    select rankings.query_id
+    from previous_runs
+    join rankings on rankings.run_id = previous_runs.previous_run_id
+    where previous_runs.run_id = $run_id
 ),
 
 changed_most as (
@@ -44,7 +29,7 @@ changed_most as (
 )
 
 select
-    $previous_run_id as previous_run_id,
+    previous_run_id,
     (select count(*) from our_queries semi join their_queries using (query_id)) as num_common_queries,
     (select count(*) from our_queries anti join their_queries using (query_id)) as num_new_queries,
     (select count(*) from their_queries anti join our_queries using (query_id)) as num_gone_queries,
@@ -53,7 +38,9 @@ select
     (select count(*) from common where has_new_first) as num_new_firsts,
     (
         select list(changed_most order by overlap_at_10, num_moved desc, query_id) from changed_most
-    ) as changed_most;
+    ) as changed_most
+from previous_runs
+where run_id = $run_id;
 
 -- name: latency_quantiles
 -- The distribution of each latency over a run's requests: 201 quantiles from 0 to 1, so that any night fits. seconds

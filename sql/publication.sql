@@ -17,7 +17,7 @@ attach $path as nights (read_only);
 -- name: copy_published
 -- Fills a copy from the database attached as nights: its published runs, and all score rows of the runs that they point to.
 insert into runs by name
-select * from nights.runs where status = 'published';
+select * exclude (elapsed_s) from nights.runs where status = 'published';
 
 insert into rankings by name
 select * from nights.rankings where run_id in (select run_id from runs);
@@ -27,6 +27,9 @@ select * from nights.scores where run_id in (select scores_run_id from rankings)
 
 insert into windows by name
 select * from nights.windows where run_id in (select run_id from runs);
+
+insert into outcomes by name
+select * from nights.outcomes where run_id in (select run_id from runs);
 
 insert into batches by name
 select * from nights.batches where run_id in (select run_id from runs);

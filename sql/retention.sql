@@ -2,9 +2,10 @@
 
 -- name: find_old_runs
 -- Runs of a series older than its newest $keep_nights published nights, but for those that a younger run points to. run_id
-with recursive published_nights as (
+with recursive nights as (
     select night, row_number() over (order by night desc) as place
-    from (select distinct night from runs where name = $name and status = 'published')
+    from published_nights
+    where name = $name
 ),
 
 old_runs as (
@@ -14,7 +15,7 @@ old_runs as (
         name = $name
         and run_id <> $run_id
         and status <> 'running'
-        and night < (select night from published_nights where place = $keep_nights)
+        and night < (select night from nights where place = $keep_nights)
 ),
 
 kept as (
@@ -50,9 +51,10 @@ delete from runs where run_id in (select run_id from old_runs);
 -- name: find_old_windows
 -- Finished runs older than the newest $keep_nights published nights that still have batches. A degraded one is left alone:
 -- its checks run again when its command does, and look at windows. run_id
-with published_nights as (
+with nights as (
     select night, row_number() over (order by night desc) as place
-    from (select distinct night from runs where name = $name and status = 'published')
+    from published_nights
+    where name = $name
 )
 
 select run_id
@@ -62,7 +64,7 @@ where
     and run_id <> $run_id
     and status in ('complete', 'published')
     and not is_degraded
-    and night < (select night from published_nights where place = $keep_nights)
+    and night < (select night from nights where place = $keep_nights)
     and run_id in (select run_id from batches)
 order by run_id;
 

@@ -124,9 +124,27 @@ set
     offered_at = null
 where run_id = $run_id and status = 'complete';
 
--- name: drop_outcomes
--- A published run is not resumed.
-delete from outcomes where run_id = $run_id;
+-- name: drop_logprobs
+-- A published run is not resumed; its orders are kept for a while, at a quarter of the bytes, and what single passages got.
+update outcomes set outcome_logprobs = null where run_id = $run_id and len(outcome_logprobs) > 1;
+
+-- name: drop_old_outcomes
+-- Of a series' published runs, keeps what the newest $keep_nights published nights show, also where they reuse it.
+delete from outcomes
+where
+    run_id in (select run_id from runs where name = $name and status = 'published')
+    and (run_id, query_id) not in (
+        select rankings.scores_run_id, rankings.query_id
+        from rankings
+        where
+            rankings.run_id in (
+                select published_nights.run_id
+                from published_nights
+                where name = $name
+                order by night desc
+                limit $keep_nights
+            )
+    );
 
 -- name: unpublish_run
 -- Takes a published run back: latest_scores shows the one before it.

@@ -38,7 +38,9 @@ create table runs (
     enable_prefix_caching boolean,
     offered_at timestamptz,
     publication_no bigint,
-    input_warnings varchar[]
+    input_warnings varchar[],
+    stages varchar[],
+    elapsed_s double generated always as ((epoch_ms(finished_at) - epoch_ms(started_at)) / 1000) virtual
 );
 
 comment on table runs is 'One row a run: which night, on which input and settings, by which model, with what end.';
@@ -58,7 +60,7 @@ comment on column runs.input_partition is 'Hive partition read, by input; null w
 comment on column runs.input_notes is 'Repairs made to the input without setting rows aside: what -> number of rows';
 comment on column runs.model is 'Folder or hub name, as in the settings';
 comment on column runs.model_identity is 'Hub commit, or SHA-256 over the folder''s configuration, tokenizer, chat template and weight files';
-comment on column runs.strategy is 'pointwise, single, sliding, tdpart, setwise, tourrank, jointrank, blitz, pairwise';
+comment on column runs.strategy is 'What decides the first places, see stages for all: pointwise, single, sliding, tdpart, setwise, tourrank, jointrank, blitz, pairwise';
 comment on column runs.decode_mode is 'How the strategy''s windows are asked: first_token, permutation, reasoning, select, yes_no, query_likelihood';
 comment on column runs.versions is 'Versions of packrank, Python and the libraries that matter';
 comment on column runs.git_commit is 'Commit of the checkout, with + where files were changed; null outside git';
@@ -81,3 +83,5 @@ comment on column runs.enable_prefix_caching is 'Whether prompts share the cache
 comment on column runs.offered_at is 'When all that follows a publication was done: retention, export, copy, UTC; null if never, or not since it was published last';
 comment on column runs.publication_no is 'Number of the publication, greater than that of every run that was published before; null if not published';
 comment on column runs.input_warnings is 'What of the input is not of the run''s night, a sentence each: an older partition, files without a date';
+comment on column runs.stages is 'What ranks, in words, one step after the other: a cascade has two';
+comment on column runs.elapsed_s is 'First start to last end, seconds; null while running';

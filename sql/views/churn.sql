@@ -1,36 +1,43 @@
--- What changed since the last published night, by query. A run that is complete, but not published, is compared as well:
--- its checks look here first. Filter by run_id: all nights at once are many rows.
-create or replace view churn as
-with compared as (
-    select later.run_id, earlier.run_id as previous_run_id
-    from runs as later
-    join runs as earlier
-        on earlier.name = later.name
-        and earlier.run_id <> later.run_id
-        and (
-            earlier.night < later.night
-            or (
-                earlier.night = later.night
-                and (later.publication_no is null or earlier.publication_no < later.publication_no)
-            )
+-- Which published run a run is compared with. A run that is complete, but not published, is compared as well: its checks
+-- look here first. Trials are not.
+create or replace view previous_runs as
+select later.run_id, earlier.run_id as previous_run_id
+from runs as later
+join runs as earlier
+    on earlier.name = later.name
+    and earlier.run_id <> later.run_id
+    and (
+        earlier.night < later.night
+        or (
+            earlier.night = later.night
+            and (later.publication_no is null or earlier.publication_no < later.publication_no)
         )
-    where later.status in ('complete', 'published') and earlier.status = 'published'
-    qualify row_number() over (
-        partition by later.run_id order by earlier.night desc, earlier.publication_no desc
-    ) = 1
-),
+    )
+where
+    later.status in ('complete', 'published')
+    and later.is_limited is not true
+    and earlier.status = 'published'
+qualify row_number() over (
+    partition by later.run_id order by earlier.night desc, earlier.publication_no desc
+) = 1;
 
--- at [d] the sum of 0.9^i / i for i = 1 to d: a document in both lists agrees from its worse rank on. All below depth 200
--- weighs 10^-9.
-weights as (
+comment on view previous_runs is 'The published run before each complete or published run of its series: of the newest night not after its own. No row for a trial. Key: run_id.';
+comment on column previous_runs.run_id is 'Run';
+comment on column previous_runs.previous_run_id is 'Published run before it';
+
+-- What changed since the run of previous_runs, by query. Filter by run_id: all nights at once are many rows.
+-- weights: at [d] the sum of 0.9^i / i for i = 1 to d, since a document in both lists agrees from its worse rank on. All
+-- below depth 200 weighs 10^-9.
+create or replace view churn as
+with weights as (
     select list(total order by depth) as totals
     from (select depth, sum(pow(0.9, depth) / depth) over (order by depth) as total from range(1, 201) as depths(depth))
 ),
 
 queries as (
     select
-        compared.run_id,
-        compared.previous_run_id,
+        previous_runs.run_id,
+        previous_runs.previous_run_id,
         ours.query_id,
         ours.num_candidates,
         ours.scores_run_id,
@@ -46,10 +53,10 @@ queries as (
                 then 'input_changed'
             when ours.recipe_digest <> theirs.recipe_digest then 'recipe_changed'
         end as cause
-    from compared
+    from previous_runs
     join rankings as ours using (run_id)
     left join rankings as theirs
-        on theirs.run_id = compared.previous_run_id and theirs.query_id = ours.query_id
+        on theirs.run_id = previous_runs.previous_run_id and theirs.query_id = ours.query_id
 ),
 
 counted as (
@@ -91,9 +98,9 @@ select
     has_new_first
 from counted;
 
-comment on view churn is 'What changed between a complete or published run and the published run before it in its series, for queries with candidates. Key: run_id, query_id.';
+comment on view churn is 'What changed between a complete or published run and that of previous_runs, for queries with candidates. Trials have no row. Key: run_id, query_id.';
 comment on column churn.run_id is 'Run';
-comment on column churn.previous_run_id is 'Published run before it: of the newest night not after its own';
+comment on column churn.previous_run_id is 'See previous_runs';
 comment on column churn.query_id is 'Query';
 comment on column churn.num_candidates is 'Candidates of the query in run_id';
 comment on column churn.change is 'Why the order may differ: new_query; reused (an earlier run''s rows); input_changed (text, candidates or documents); recipe_changed (model, prompt, strategy, sizes); else moved (nothing changed, another order all the same) or unchanged';

@@ -59,14 +59,16 @@ select
     runs.name,
     runs.night,
     runs.status,
+    runs.is_limited,
     runs.published_at,
     runs.is_degraded,
     runs.started_at,
     runs.finished_at,
-    date_diff('millisecond', runs.started_at, runs.finished_at) / 1000.0 as elapsed_s,
+    runs.elapsed_s,
     runs.model,
     runs.strategy,
     runs.decode_mode,
+    array_to_string(runs.stages, ', then ') as ranked_by,
     runs.device,
     runs.input_partition,
     runs.num_queries,
@@ -108,14 +110,16 @@ comment on column run_summary.run_id is 'Run';
 comment on column run_summary.name is 'Series';
 comment on column run_summary.night is 'Logical date';
 comment on column run_summary.status is 'See runs.status';
+comment on column run_summary.is_limited is 'Whether it is a trial, see runs.is_limited';
 comment on column run_summary.published_at is 'UTC; null if never';
 comment on column run_summary.is_degraded is 'Whether a check failed';
 comment on column run_summary.started_at is 'First start, UTC';
 comment on column run_summary.finished_at is 'Last end, UTC';
 comment on column run_summary.elapsed_s is 'First start to last end, seconds';
 comment on column run_summary.model is 'Model, as in the settings';
-comment on column run_summary.strategy is 'Strategy';
-comment on column run_summary.decode_mode is 'Decode mode';
+comment on column run_summary.strategy is 'Strategy, of the last step';
+comment on column run_summary.decode_mode is 'Decode mode, of the last step';
+comment on column run_summary.ranked_by is 'The whole strategy in words, see runs.stages';
 comment on column run_summary.device is 'Device, as vLLM names it';
 comment on column run_summary.input_partition is 'Hive partition read';
 comment on column run_summary.num_queries is 'Queries';

@@ -1,10 +1,9 @@
 -- How many queries and candidates a run has, against the median of the last seven earlier published nights of its series.
 create or replace view volumes as
 with nights as (
-    select name, night, num_queries, num_candidates
-    from runs
-    where status = 'published'
-    qualify row_number() over (partition by name, night order by publication_no desc) = 1
+    select runs.name, runs.night, runs.num_queries, runs.num_candidates
+    from published_nights
+    join runs using (run_id)
 ),
 
 earlier as (

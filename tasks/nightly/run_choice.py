@@ -86,6 +86,7 @@ def new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None, reuse
         model_identity=prepared.model_identity,
         strategy=settings.strategy.name,
         decode_mode=settings.strategy.decode_mode,
+        stages=settings.strategy.stages(prepared.recipe.main.sizes.window_size),
         versions=canonical_json(library_versions()),
         git_commit=git_commit(ROOT),
         host=socket.gethostname(),

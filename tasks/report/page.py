@@ -13,7 +13,6 @@ from tasks.report.page_tables import (
     PageSection,
     Row,
     Table,
-    beginning,
     difference_text,
     flat_table,
     measured_cell,
@@ -22,13 +21,13 @@ from tasks.report.page_tables import (
     scaled_text,
     text_cell,
 )
+from tasks.report.run_texts import PASSAGE_CHARS, QUERY_CHARS, RunTexts, beginning
 from tasks.report.summary import SERVING_ROWS, notices_of
 from tasks.report.summary_tables import duration_text, value_text
 from tasks.store.runs import Run
 from tasks.system.redaction import hide_url_secrets, printable
 
 MEASURE = "nDCG@10"
-QUERY_CHARS, PASSAGE_CHARS = 300, 160  # of a text; the rest is in the inputs
 MAX_POINTS = {"page/timeline": 2_000, "page/batches": 400}  # of a chart
 STATUS_WORDS = {
     "published": ("good", "Published: latest_scores has these scores for its night"),
@@ -102,15 +101,6 @@ class RunFacts:
         """The only row of a file's rows, None if there is none."""
         rows = self.tables[name]
         return rows[0] if rows else None
-
-
-@dataclass(frozen=True, slots=True)
-class RunTexts:
-    """The beginnings of the texts that the page shows; `note` says why they are missing."""
-
-    queries: Mapping[str, str]
-    passages: Mapping[tuple[str, str], str]  # by (query_id, doc_id)
-    note: str | None = None
 
 
 def render_page(facts: RunFacts, texts: RunTexts) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.report.drawing import Chart
 from tasks.report.summary_tables import value_text
-from tasks.system.redaction import hide_setting_secrets, hide_url_secrets, printable
+from tasks.system.redaction import hide_setting_secrets, hide_url_secrets
 
 Row = dict[str, Any]
 
@@ -87,9 +87,3 @@ def difference_text(before: float | None, after: float | None) -> str:
 def scaled_text(value: float | None, factor: float) -> str:
     """A number in another unit."""
     return "n/a" if value is None else value_text(value * factor)
-
-
-def beginning(text: str, max_chars: int) -> str:
-    """One line of a text's first characters."""
-    line = " ".join(printable(text).split())
-    return line if len(line) <= max_chars else line[:max_chars].rstrip() + "…"

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.inputs.documents import find_passages
-from tasks.inputs.query_subsets import find_query_texts
-from tasks.inputs.staging import open_night_input
-from tasks.report.page import MAX_POINTS, MEASURE, PASSAGE_CHARS, QUERY_CHARS, RunFacts, RunTexts, render_page
+from tasks.report.page import MAX_POINTS, MEASURE, RunFacts, render_page
 from tasks.report.page_tables import Row
+from tasks.report.run_texts import read_texts
 from tasks.report.sql_shell import read_rows
-from tasks.settings import InputName, InputSettings, stored_inputs
+from tasks.settings import InputSettings
 from tasks.store.night_store import Store
 from tasks.store.runs import runs_of
 from tasks.system.atomic_files import whole_file
@@ -32,7 +30,6 @@ SUMMARY_TABLES = (  # of sql/summary.sql
     *("run", "quality", "serving", "budget", "quarantine", "checks"),
     *("volumes", "canary_modes", "id_masses", "churn"),
 )
-TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
 
 
 def report_run(database: Path, run_id: str | None, output: Path | None, inputs: InputSettings | None = None) -> Path:
@@ -88,13 +85,10 @@ def read_facts(query: Query, run_id: str) -> RunFacts:
         raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
     for name in SUMMARY_TABLES:
         read(f"summary/{name}")
-    for name in ("latency_quantiles", "gap_histogram", "parse_statuses"):
+    for name in ("latency_quantiles", "gap_histogram", "parse_statuses", "churn"):
         read(f"page/{name}")
     for name, max_points in MAX_POINTS.items():
         read(name, max_points=max_points)
-    tables["page/churn"] = []
-    for previous in read("page/find_previous_run"):
-        read("page/churn", previous_run_id=previous["run_id"])
     read("page/quality_by_query", measure=MEASURE)
     movers = read("page/movers_by_quality", measure=MEASURE) or read("page/movers_by_rank")
     read("page/first_tens", query_ids=[row["query_id"] for row in movers])
@@ -102,28 +96,11 @@ def read_facts(query: Query, run_id: str) -> RunFacts:
     return RunFacts(run, tables["summary/run"][0], tables)
 
 
-def read_texts(facts: RunFacts, given: InputSettings | None) -> RunTexts:
-    """The texts of the page's movers from the run's inputs; whatever goes wrong there, the page has ids."""
+def _write_page(facts: RunFacts, inputs: InputSettings | None, output: Path) -> Path:
     wanted: dict[str, list[str]] = {}
     for row in facts.tables["page/first_tens"]:
         wanted.setdefault(row["query_id"], []).append(row["doc_id"])
-    try:
-        inputs = given or stored_inputs(facts.run.run_id, facts.run.stored_settings, TEXT_INPUTS)
-        found = open_night_input(inputs, facts.run.night)
-        if found.digest != facts.run.input_digest:
-            return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
-        of_queries = found.inputs.get("queries") or found.inputs["nested"]
-        of_documents = found.inputs.get("documents") or found.inputs["nested"]
-        queries = find_query_texts(of_queries, wanted, QUERY_CHARS + 1)
-        return RunTexts(queries, find_passages(of_documents, wanted, PASSAGE_CHARS + 1))
-    except Exception as error:  # other people's files and file systems
-        return RunTexts(
-            {}, {}, f"The run's inputs cannot be read again, so ids only: {hide_url_secrets(first_line(error))}"
-        )
-
-
-def _write_page(facts: RunFacts, inputs: InputSettings | None, output: Path) -> Path:
-    page = render_page(facts, read_texts(facts, inputs))
+    page = render_page(facts, read_texts(facts.run, wanted, inputs))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

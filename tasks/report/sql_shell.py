@@ -1,4 +1,4 @@
-"""SQL for analysts, read-only and also while a run writes; and one query of one run, explained.
+"""SQL for analysts, read-only and also while a run writes.
 
 A reader opens, retries a held lock every 10 ms up to a second, and closes after its statement. Knows nothing of how
 rows came to be.
@@ -19,7 +19,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from tasks.report.summary_tables import SummaryTable, listing, pairs, print_tables
+from tasks.report.summary_tables import SummaryTable, listing, print_tables
 from tasks.settings import Settings, StoreSettings, differing_settings
 from tasks.store.runs import Run, Runs
 from tasks.store.schema import has_schema
@@ -125,31 +125,6 @@ def write_result(rows: pa.Table, form: Form, output: Path | None) -> None:
             text = io.StringIO()
             print_tables(tables, Console(file=text, width=200))
             _write_text(text.getvalue(), output)
-
-
-def explain_query(database: Path, run_id: str, query_id: str) -> list[SummaryTable]:
-    """One query of a run: its row, its windows with answers and cuts, and its order before and after.
-
-    Raises:
-        PackrankError: the run has no such query.
-    """
-    names = {"run_id": run_id, "query_id": query_id}
-    (ranking,) = read_rows(database, read_sql("explain/ranking"), names).to_pylist() or [None]
-    if ranking is None:
-        raise PackrankError(f"{database}: run {run_id!r} has no query {query_id!r}. `packrank runs` lists the runs.")
-    windows = read_rows(database, read_sql("explain/windows"), names).to_pylist()
-    outcomes = read_rows(database, read_sql("explain/outcomes"), names).to_pylist()
-    note = "The run is published: what each window answered was dropped." if windows and not outcomes else None
-    aside = read_rows(database, read_sql("explain/quarantine"), names).to_pylist()
-    order = read_rows(database, read_sql("explain/order"), names).to_pylist()
-    tables = [
-        pairs(f"Query {query_id} of run {run_id}", [(name, value) for name, value in ranking.items()], note),
-        listing("Windows, candidates in prompt order", windows),
-        listing("Answers, candidates best first", outcomes),
-        listing("Set aside", aside),
-        listing("Order before and after", order),
-    ]
-    return [table for table in tables if table is not None]
 
 
 def find_ranked_run(database: Path, run_id: str) -> Run:

@@ -136,6 +136,9 @@ class StoreSettings(Section):
 
     keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
     keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
+    keep_answer_nights: Annotated[int, Field(ge=0)] = (
+        7  # whose windows' answers stay, for explain: 24 bytes for 20 docs
+    )
 
     @field_validator("memory_limit")
     @classmethod

@@ -40,7 +40,7 @@ def publish(store: Store, run_id: str, settings: StoreSettings) -> Publication:
         run = runs.get(run_id)
         is_new = run.status != "published"
         if is_new:
-            runs.publish(run)
+            runs.publish(run, settings.keep_answer_nights)
         steps = [*_ends(store, settings, run), *_offers(store, settings, run)]  # what is deleted is not copied
         if not steps:
             runs.note_offered(run_id)

@@ -41,6 +41,7 @@ class Run:
     recipe: str | None = None
     input_partition: str | None = None
     input_warnings: Sequence[str] | None = None
+    stages: Sequence[str] | None = None
     input_notes: str | None = None
     git_commit: str | None = None
     flow_run_id: str | None = None
@@ -106,8 +107,8 @@ class Run:
 
 
 def runs_of(rows: pa.Table) -> list[Run]:
-    """Rows of `runs` as records."""
-    return [Run(**row) for row in rows.to_pylist()]
+    """Rows of `runs` as records, without what DuckDB computes."""
+    return [Run(**row) for row in rows.drop_columns("elapsed_s").to_pylist()]
 
 
 class Runs:
@@ -184,8 +185,12 @@ class Runs:
         """Notes which checks failed."""
         self._update("note_checks", {"run_id": run_id, "failed_checks": list(failed_checks)})
 
-    def publish(self, run: Run) -> None:
-        """Makes a complete run the one of its night; its outcomes, only needed to resume it, go.
+    def publish(self, run: Run, keep_answer_nights: int) -> None:
+        """Makes a complete run the one of its night; what its windows answered is kept as long as the night is new.
+
+        Args:
+            run: the complete run.
+            keep_answer_nights: newest published nights of its series whose outcomes are kept.
 
         Raises:
             CheckFailed: naming the checks that failed.
@@ -193,7 +198,8 @@ class Runs:
         """
         self._require_publishable(run)
         self._update("publish_run", {"run_id": run.run_id})
-        self._update("drop_outcomes", {"run_id": run.run_id})
+        self._update("drop_logprobs", {"run_id": run.run_id})
+        self._update("drop_old_outcomes", {"name": run.name, "keep_nights": keep_answer_nights})
 
     def unpublish(self, run: Run) -> None:
         """Takes a published run back to complete: `latest_scores` shows the run before it."""

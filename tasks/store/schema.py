@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.system.database import Database
 from tasks.system.errors import StoreError
 
-SCHEMA = 32  # to be raised with every change of a table or column; 1 to 31 were the migrations before it
+SCHEMA = 33  # to be raised with every change of a table or column; 1 to 31 were the migrations before it
 
 
 def has_schema(database: Database, path: Path) -> bool:

@@ -42,7 +42,7 @@ SWAPPED = "doc_id = case doc_id when 'a' then 'b' else 'a' end"
 def copy_night(run_id, night, status="published"):
     """Statements that repeat r25 as another run."""
     yield (
-        f"insert into runs select * replace ('{run_id}' as run_id, date '{night}' as night, '{status}' as status, "
+        f"insert into runs by name select * exclude (elapsed_s) replace ('{run_id}' as run_id, date '{night}' as night, '{status}' as status, "
         f"{'now()' if status == 'published' else 'null'} as published_at, "
         f"{'(select coalesce(max(publication_no), 0) + 1 from runs)' if status == 'published' else 'null'} as publication_no) from runs where run_id = 'r25'"
     )
@@ -572,6 +572,7 @@ def test_churn_by_night_adds_up(database):
     rows(database, f"update scores set {SWAPPED} where run_id = 'tonight' and query_id = 'q07' and rank < 3")
 
     make_finished_run(database, "trial", {"q07": (["a", "b"], ["b", "a"])}, night=TONIGHT, is_limited=True)
+    assert churn(database, "trial") == {}
 
     nights = rows(database, read_sql("reports/churn_by_night"))
 

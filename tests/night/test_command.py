@@ -78,7 +78,7 @@ def test_help_is_instant_and_names_every_verb():
         (["bench", "nightly.toml", "--seconds", "0"], 2, "--seconds. Must be >= 1."),
         (["sql"], 2, "give a statement or the name of a report, or --list"),
         (["sql", "runs", "--list"], 2, "give a statement or the name of a report, or --list"),
-        (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "has no query"),
+        (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
         (["evaluate", "nightly.toml", "--measure", "nDGC@10"], 2, "--measure nDGC@10: ir-measures cannot compute it"),
         (["evaluate", "nightly.toml", "--qrels", "nowhere.txt"], 3, "no such file"),
         (["evaluate", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
@@ -215,12 +215,12 @@ def test_explain_shows_windows_answers_and_order(packrank, finished):
     shown = packrank("explain", run["run_id"], "q003", "--database", database).stdout
 
     for words in (
-        "Windows, candidates in prompt order",
-        "Answers, candidates best first",
-        "Order before and after",
-        "d0008",
+        *("Windows, candidates by first-stage rank in prompt order", "Order before and after", "d0008"),
+        *("question", "text"),
     ):
         assert words in shown
+    bare = packrank("explain", run["run_id"], "q003", "--database", database, "--no-texts").stdout
+    assert "question" not in bare
     assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
 
 

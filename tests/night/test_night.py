@@ -64,7 +64,8 @@ def test_a_night_ends_with_every_row_published(night, decode_mode):
     assert value(prepared, "select count(*) from windows") == NUM_WINDOWS
     assert value(prepared, "select sum(num_preemptions)::bigint from batches") == 0
     assert value(prepared, "select count(*) from check_results where not passed") == 0
-    assert value(prepared, "select count(*) from outcomes") == 0  # dropped when published
+    assert value(prepared, "select count(*) from outcomes") == NUM_WINDOWS
+    assert value(prepared, "select count(*) from outcomes where len(outcome_logprobs) > 1") == 0  # not when published
     assert value(prepared, "select count(*) from windows where docs is null or ttft_s is null") == 0
     has_gaps = value(prepared, "select bool_and(itl_count > 0) from batches where num_prompts > 0")
     assert has_gaps == (True if decode_mode == "permutation" else None)

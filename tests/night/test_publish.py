@@ -59,8 +59,8 @@ def test_of_a_nights_publications_the_last_is_shown_whatever_the_clock_said(data
     ]
     with store_at(database).reader() as opened:
         assert Runs(opened).find_published("test", NIGHTS[2]).run_id == "x-r2"
-    previous = store_at(database).query("page/find_previous_run", {"run_id": "tonight"})
-    assert previous.column("run_id").to_pylist() == ["x-r2"]
+    (changes,) = store_at(database).query("page/churn", {"run_id": "tonight"}).to_pylist()
+    assert changes["previous_run_id"] == "x-r2"
     unpublish_by_hand(database, "x")
     publish_by_hand(database, "x")
     assert shown(database) == {"x"}

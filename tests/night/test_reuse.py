@@ -7,7 +7,7 @@ import pytest
 
 from tasks.nightly.night import run_night
 from tasks.nightly.prepare import NightRequest, prepare_night
-from tasks.report.sql_shell import explain_query
+from tasks.report.explain import explain_query
 from tasks.system.errors import ConfigError, PackrankError
 from tasks.tools.plan import CacheAssumption, plan_night
 from tests.makers import asked, make_inputs, make_settings, select, value
@@ -207,4 +207,41 @@ def test_a_plan_asks_for_what_changed_and_an_explanation_shows_the_windows_of_th
     second = nights(29)
     run_id = value(second, "select max(run_id) from runs")
     tables = {table.title: table for table in explain_query(first.settings.database_path, run_id, "q004")}
-    assert any(title.startswith("Windows") and len(table.rows) == 4 for title, table in tables.items())
+    (windows,) = [table for title, table in tables.items() if title.startswith("Windows")]
+    assert len(windows.rows) == 4
+    assert all("A" in row[windows.columns.index("answer")] for row in windows.rows)
+
+
+@pytest.mark.parametrize(("kept", "kept_runs"), [(7, 2), (1, 2), (0, 0)])
+def test_answers_are_kept_as_far_as_the_newest_nights_show_them(nights, tmp_path, kept, kept_runs):
+    """The newest night reuses all but q003, so the first night's answers stay for those others."""
+    nights(28, store__keep_answer_nights=kept)
+    rewrite(tmp_path / "in" / "queries.parquet", "text", "q003", "what is another thing")
+    second = nights(29, store__keep_answer_nights=kept)
+
+    asked_twice = select(second, "select run_id from outcomes where query_id = 'q003' group by run_id")
+    of_runs = select(second, "select run_id from outcomes group by run_id")
+    assert (len(of_runs), len(asked_twice)) == (kept_runs, {7: 2, 1: 1, 0: 0}[kept])
+
+    shown = select(second, "select * from window_documents where query_id = 'q004' order by window_no, place")
+    assert [row["place"] for row in shown if (row["round"], row["window_no"], row["attempt"]) == (0, 0, 0)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert {row["answered_place"] is None for row in shown} == {kept == 0}
+    places = select(
+        second,
+        "select doc_id, rank, first_stage_rank from published_scores where night = '2026-11-29' and query_id = 'q004'",
+    )
+    assert {(row["doc_id"], row["rank"], row["first_stage_rank"]) for row in shown} == {
+        tuple(row.values()) for row in places
+    }
+    (table,) = [
+        each
+        for each in explain_query(second.settings.database_path, value(second, "select max(run_id) from runs"), "q004")
+        if each.title.startswith("Query")
+    ]
+    assert ("no longer kept" in (table.note or "")) == (kept == 0)
+    assert dict(table.rows)["question"]

@@ -13,8 +13,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tasks.report.explain import explain_query
 from tasks.report.run_report import report_run
-from tasks.report.sql_shell import explain_query, find_ranked_run, run_statement
+from tasks.report.sql_shell import find_ranked_run, run_statement
 from tasks.store import night_store as store_module
 from tasks.store.loader import Ledger, LoadPace
 from tasks.store.night_store import ShardProgress, Store

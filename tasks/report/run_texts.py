@@ -1,0 +1,63 @@
+"""The texts of a run's queries and passages, which are no part of the database: read again from the run's inputs.
+
+Only as long as those are what they were. Knows nothing of what shows them.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from tasks.inputs.documents import find_passages
+from tasks.inputs.query_subsets import find_query_texts
+from tasks.inputs.staging import open_night_input
+from tasks.settings import InputName, InputSettings, stored_inputs
+from tasks.store.runs import Run
+from tasks.system.errors import first_line
+from tasks.system.redaction import hide_url_secrets, printable
+
+QUERY_CHARS, PASSAGE_CHARS = 300, 160  # of a text; the rest is in the inputs
+TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
+
+
+@dataclass(frozen=True, slots=True)
+class RunTexts:
+    """The beginnings of some texts; `note` says why they are missing."""
+
+    queries: Mapping[str, str]
+    passages: Mapping[tuple[str, str], str]  # by (query_id, doc_id), titles first
+    note: str | None = None
+
+
+def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSettings | None) -> RunTexts:
+    """The texts of some queries and of their documents; whatever goes wrong, there are still ids.
+
+    Args:
+        run: whose inputs are read.
+        wanted: query_id -> doc_ids.
+        given: where the texts are; as the run's settings say if not given, which hold no secrets of URLs.
+    """
+    try:
+        inputs = given or stored_inputs(run.run_id, run.stored_settings, TEXT_INPUTS)
+        found = open_night_input(inputs, run.night)
+        if found.digest != run.input_digest:
+            return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
+        of_queries = found.inputs.get("queries") or found.inputs["nested"]
+        of_documents = found.inputs.get("documents") or found.inputs["nested"]
+        queries = find_query_texts(of_queries, wanted, QUERY_CHARS + 1)
+        return RunTexts(queries, find_passages(of_documents, wanted, PASSAGE_CHARS + 1))
+    except Exception as error:  # other people's files and file systems
+        return RunTexts(
+            {}, {}, f"The run's inputs cannot be read again, so ids only: {hide_url_secrets(first_line(error))}"
+        )
+
+
+def beginning(text: str, max_chars: int) -> str:
+    """One line of a text's first characters, with three dots where there is more.
+
+    >>> beginning("Tides  come twice a day", 12), beginning("Tides", 12)
+    ('Tides come…', 'Tides')
+    """
+    line = " ".join(printable(text).split())
+    if len(line) <= max_chars:
+        return line
+    cut = line[:max_chars]
+    return (cut[: cut.rfind(" ")] if " " in cut[max_chars // 2 :] else cut).rstrip() + "…"
