@@ -23,7 +23,7 @@ endif
 # Set, every process would compile all that it imports of a fresh .venv: 1.5 s for pandas alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast zoo gpu-check soak bench check format lint types layers spelling faults deploy automations up down lock clean
+.PHONY: help setup demo test test-fast zoo gpu-check soak bench check format lint types layers spelling docs reference faults deploy automations up down lock clean
 
 help:                 ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -89,7 +89,7 @@ BENCHES := "commits" "scaling" "overhead" "forecast" "makespan --repeats 1" \
 bench: setup          ## measure, on a quiet machine: each bench once; make bench BENCH=peer ARGS="--repeats 3" for one
 	@for bench in $(if $(BENCH),"$(BENCH) $(ARGS)",$(BENCHES)); do $(BIN)/python -m tests.benchmarks.$$bench || exit 1; done
 
-check: setup format lint types layers spelling test   ## format, lint, types, import layers, spelling, tests
+check: setup format lint types layers spelling docs test   ## format, lint, types, import layers, spelling, docs, tests
 
 format: setup
 	@$(BIN)/ruff format --check -q || { echo "check: run .venv/bin/ruff format"; exit 1; }
@@ -105,6 +105,12 @@ layers: setup
 
 spelling: setup
 	@$(BIN)/codespell
+
+docs: setup           ## build the documentation into var/site; a link that leads nowhere fails
+	@$(BIN)/mkdocs build --strict --clean --quiet -f configs/mkdocs.yml
+
+reference: setup      ## write the generated reference pages: commands, tables, errors, faults
+	@$(BIN)/python -m tests.reference
 
 faults: setup         ## write docs/faults.md: known faults and the tests that cover them
 	@$(BIN)/python -m tests.faults
