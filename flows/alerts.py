@@ -8,18 +8,15 @@ in the flow run's log, which shows the URL's host only. A run that somebody star
 exit code instead. Knows nothing of what a night does.
 """
 
-import json
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 from prefect import Flow, State
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
@@ -140,36 +137,18 @@ def message_of(error: BaseException) -> str:
 
 
 def send(alert: Alert, url: str) -> str | None:
-    """POSTs the alert; returns what went wrong, without the URL's secrets, or None.
-
-    A redirect is a failure: urllib would follow it with a GET, without the document.
-    """
-    request = urllib.request.Request(
-        url, json.dumps(asdict(alert)).encode(), {"Content-Type": "application/json", "User-Agent": "packrank"}
-    )
+    """POSTs the alert; returns what went wrong, without the URL's secrets, or None. A redirect is not followed."""
     try:
-        with _opener().open(request, timeout=TIMEOUT_S):
+        answer = httpx.post(url, json=asdict(alert), headers={"User-Agent": "packrank"}, timeout=TIMEOUT_S)
+    except httpx.ConnectError as error:
+        told = first_line(error)
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, OSError, ValueError) as error:  # a proxy's URL as well
+        told = type(error).__name__
+    else:
+        if answer.is_success:
             return None
-    except urllib.error.HTTPError as error:
-        told = f"HTTP status {error.code}"
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        told = first_line(reason) if isinstance(reason, OSError) else type(error).__name__
+        told = f"HTTP status {answer.status_code}"
     return f"the alert to {urlsplit(url).hostname} was not delivered: {told}"
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """What urllib opens web addresses with, less what follows redirects."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _tell(flow: Flow[Any, Any], flow_run: FlowRun, state: State, kind: str, message: str) -> None:

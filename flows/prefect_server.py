@@ -19,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import httpx
 
 from flows.background import HOST, PR_SET_PDEATHSIG, free_port, is_free, is_prefect, start_in_background, stop_process
 from tasks.system.environment import ROOT, STATE, loopback_environment, prefect_environment
@@ -297,9 +298,8 @@ def _wait_until_healthy(state: Path, process: "subprocess.Popen[bytes]", port: i
 
 
 def _is_healthy(url: str) -> bool:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of our loopback
-    with contextlib.suppress(OSError, ValueError), direct.open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
-        return bool(answer.status == 200)
+    with contextlib.suppress(httpx.HTTPError):  # a proxy knows nothing of our loopback
+        return httpx.get(f"{url}/health", trust_env=False, timeout=HEALTH_TIMEOUT_S).status_code == httpx.codes.OK
     return False
 
 

@@ -5,34 +5,30 @@ complete.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
-from tasks.evaluation.candidate_rows import CandidateRows
-from tasks.evaluation.json_records import (
-    finite_number,
-    id_field,
-    is_json_array,
-    json_array,
-    json_lines,
-    text_field,
-    title_field,
-)
-from tasks.inputs.qrels import numbered_lines, read_judgments, whole_number
+from tasks.evaluation.json_records import BeirDocument, BeirQuery, RankllmRequest, parse_json
+from tasks.inputs.qrels import named_columns, numbered_lines, numbers, read_columns, read_judgments
 from tasks.report.summary_tables import SummaryTable, pairs
 from tasks.system.atomic_files import whole_folder
 from tasks.system.errors import ConfigError, InputError
 
 DOCUMENTS_A_WRITE = 2_048
-RANKLLM_TEXTS = ("text", "segment", "contents", "content", "body", "passage")  # in the order that RankLLM looks
 QUERIES = pa.schema([("query_id", pa.string()), ("text", pa.string())])
 DOCUMENTS = pa.schema([("doc_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+CANDIDATES = pa.schema(
+    [("query_id", pa.string()), ("doc_id", pa.string()), ("rank", pa.int64()), ("score", pa.float64())]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +106,37 @@ def _import_trec(folder: Path, sources: ImportSources) -> Imported:
     assert sources.queries is not None
     assert sources.corpus is not None
     rows = _read_run(sources.run)
-    queries = _write_rows(folder / "queries.parquet", QUERIES, _beir_queries(sources.queries, rows.query_numbers))
-    _check_found(sources.queries, sources.run, "queries", queries, rows.query_numbers)
-    documents = _write_rows(folder / "documents.parquet", DOCUMENTS, _beir_documents(sources.corpus, rows.doc_numbers))
-    _check_found(sources.corpus, sources.run, "documents", documents, rows.doc_numbers)
+    query_ids, doc_ids = set(rows["query_id"]), set(rows["doc_id"])
+    found = _named_records(sources.queries, TypeAdapter(BeirQuery), "query_id", query_ids)
+    queries = _write_rows(folder / "queries.parquet", QUERIES, found)
+    _check_found(sources.queries, sources.run, "queries", queries, query_ids)
+    found = _named_records(sources.corpus, TypeAdapter(BeirDocument), "doc_id", doc_ids)
+    documents = _write_rows(folder / "documents.parquet", DOCUMENTS, found)
+    _check_found(sources.corpus, sources.run, "documents", documents, doc_ids)
     return Imported(
         folder=folder,
         num_candidates=_write_candidates(folder, rows),
         num_queries=queries,
         num_documents=documents,
         num_judgments=_write_judgments(folder, sources.qrels),
-        num_missing_queries=len(rows.query_numbers) - queries,
-        num_missing_documents=len(rows.doc_numbers) - documents,
+        num_missing_queries=len(query_ids) - queries,
+        num_missing_documents=len(doc_ids) - documents,
     )
 
 
 def _import_requests(folder: Path, sources: ImportSources) -> Imported:
     assert sources.rankllm is not None
-    rows, texts = CandidateRows(), _Texts()
-    documents = _request_documents(sources.rankllm, rows, texts)
+    queries: dict[str, str] = {}
+    rows: list[tuple[str, str, int, float]] = []
+    documents = _request_documents(sources.rankllm, queries, rows)
     num_documents = _write_rows(folder / "documents.parquet", DOCUMENTS, documents)
-    if not rows.query_numbers:
+    if not rows:
         raise InputError(f"{sources.rankllm}: no request with candidates. Wanted RankLLM's requests.")
-    queries = [{"query_id": query, "text": text} for query, text in texts.queries.items()]
+    texts = ({"query_id": query_id, "text": text} for query_id, text in queries.items())
     return Imported(
         folder=folder,
-        num_candidates=_write_candidates(folder, rows),
-        num_queries=_write_rows(folder / "queries.parquet", QUERIES, queries),
+        num_candidates=_write_candidates(folder, pd.DataFrame(rows, columns=CANDIDATES.names)),
+        num_queries=_write_rows(folder / "queries.parquet", QUERIES, texts),
         num_documents=num_documents,
         num_judgments=_write_judgments(folder, sources.qrels),
         num_missing_queries=0,
@@ -144,10 +144,16 @@ def _import_requests(folder: Path, sources: ImportSources) -> Imported:
     )
 
 
-def _write_candidates(folder: Path, rows: CandidateRows) -> int:
-    ranked = rows.ranked()
-    pq.write_table(ranked, folder / "candidates.parquet", write_page_checksum=True)
-    return int(ranked.num_rows)
+def _write_candidates(folder: Path, rows: pd.DataFrame) -> int:
+    """Writes the rows, queries in the order in which they came, each best first."""
+    scores = rows.groupby("query_id", sort=False)["score"]
+    says_nothing = scores.transform("min") == scores.transform("max")
+    best_first = rows["rank"].where(says_nothing, -rows["score"])
+    rows = rows.iloc[np.lexsort((best_first, scores.ngroup()))]  # stable: equal ones stay in file order
+    rows = rows.assign(rank=rows.groupby("query_id").cumcount() + 1)
+    table = pa.Table.from_pandas(rows, CANDIDATES, preserve_index=False)
+    pq.write_table(table, folder / "candidates.parquet", write_page_checksum=True)
+    return len(rows)
 
 
 def _write_judgments(folder: Path, path: str | None) -> int | None:
@@ -158,125 +164,86 @@ def _write_judgments(folder: Path, path: str | None) -> int | None:
     return int(judgments.num_rows)
 
 
-def _read_run(path: str) -> CandidateRows:
-    rows = CandidateRows()
-    for number, line in numbered_lines(path):
-        parts = line.split()
-        if len(parts) != 6:
-            raise InputError(
-                f"{path}, line {number}: {len(parts)} columns, wanted 6 (query_id Q0 doc_id rank score tag). "
-                "Ids must not hold white space."
-            )
-        query_id, _, doc_id, rank, score, _ = parts
-        rows.add(
-            query_id, doc_id, whole_number(path, number, rank), finite_number(f"{path}, line {number}", score), number
-        )
-    if not rows.query_numbers:
+def _read_run(path: str) -> pd.DataFrame:
+    rows = named_columns(path, read_columns(path), "query_id Q0 doc_id rank score tag")
+    if rows.empty:
         raise InputError(f"{path}: no line. Wanted a TREC run: query_id Q0 doc_id rank score tag.")
-    rows.check_once(path)
+    rows["rank"] = numbers(path, rows["rank"], r"[+-]?[0-9]{1,18}", "a whole number of at most 18 digits")
+    rows["score"] = numbers(path, rows["score"], ".+", "a number")
+    again = rows[rows.duplicated(["query_id", "doc_id"])]
+    for line, row in again[:1].iterrows():
+        raise InputError(
+            f"{path}, line {line}: query {row['query_id']!r} lists document {row['doc_id']!r} again "
+            f"({len(again)} such rows). Keep one row a pair."
+        )
     return rows
 
 
-def _beir_queries(path: str, wanted: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    for where, found in _needed_objects(path, wanted):
-        yield {"query_id": id_field(where, found, "_id"), "text": text_field(where, found, "text")}
-
-
-def _beir_documents(path: str, wanted: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    for where, found in _needed_objects(path, wanted):
-        yield {
-            "doc_id": id_field(where, found, "_id"),
-            "title": title_field(where, found),
-            "text": text_field(where, found, "text"),
-        }
-
-
-def _needed_objects(path: str, wanted: Mapping[str, int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines whose `_id` is wanted; one that comes twice has two texts, of which neither is right."""
+def _named_records(path: str, kind: TypeAdapter[Any], id_name: str, wanted: set[str]) -> Iterator[dict[str, Any]]:
+    """The lines whose id is wanted; one that comes twice has two texts, of which neither is right."""
     seen: set[str] = set()
-    for where, found in json_lines(path):
-        name = id_field(where, found, "_id")
+    for number, line in numbered_lines(path):
+        where = f"{path}, line {number}"
+        record = parse_json(kind, where, line).model_dump()
+        name = record[id_name]
         if name not in wanted:
             continue
         if name in seen:
             raise InputError(f"{where}: _id {name!r} comes a second time. Keep one line an id.")
         seen.add(name)
-        yield where, found
+        yield record
 
 
-class _Texts:
-    """What requests say of queries, and a mark of each document's text."""
-
-    def __init__(self) -> None:
-        self.queries: dict[str, str] = {}
-        self._marks: dict[str, bytes] = {}
-
-    def is_new(self, where: str, document: Mapping[str, Any]) -> bool:
-        """Whether the document was not met before; raises InputError where it was, with another text."""
-        doc_id = document["doc_id"]
-        mark = sha256(repr((document["title"], document["text"])).encode()).digest()
-        if doc_id not in self._marks:
-            self._marks[doc_id] = mark
-            return True
-        if self._marks[doc_id] != mark:
-            raise InputError(f"{where}: document {doc_id!r} has another text than before. Keep one.")
-        return False
+def _read_requests(path: str) -> Iterator[tuple[str, RankllmRequest]]:
+    """The requests of a file, with where each stands: a line each, or one array, which is read at once."""
+    lines = numbered_lines(path)
+    for number, line in lines:
+        if number == 1 and line.lstrip().startswith("["):
+            text = "\n".join([line, *(rest for _, rest in lines)])
+            for place, request in enumerate(parse_json(TypeAdapter(list[RankllmRequest]), path, text)):
+                yield f"{path}: {place}", request
+        else:
+            yield f"{path}, line {number}", parse_json(TypeAdapter(RankllmRequest), f"{path}, line {number}", line)
 
 
-def _request_documents(path: str, rows: CandidateRows, texts: _Texts) -> Iterator[dict[str, Any]]:
+def _request_documents(
+    path: str, queries: dict[str, str], rows: list[tuple[str, str, int, float]]
+) -> Iterator[dict[str, Any]]:
     """Each document once, as it comes; queries and candidates are noted on the way."""
-    for where, request in json_array(path) if is_json_array(path) else json_lines(path):
-        query, candidates = request.get("query"), request.get("candidates")
-        if not isinstance(query, dict) or not isinstance(candidates, list):
-            raise InputError(f'{where}: wanted {{"query": {{...}}, "candidates": [...]}} as RankLLM writes it.')
-        query_id = id_field(where, query, "qid")
-        if query_id in texts.queries:
+    marks: dict[str, int] = {}  # of each document's text: texts are not kept
+    for where, request in _read_requests(path):
+        query_id = request.query.query_id
+        if query_id in queries:
             raise InputError(f"{where}: query {query_id!r} comes a second time. Keep one request a query.")
-        texts.queries[query_id] = text_field(where, query, "text")
+        queries[query_id] = request.query.text
         listed: set[str] = set()
-        for number, candidate in enumerate(candidates, 1):
-            spot = f"{where}, candidate {number}"
-            document = _request_document(spot, candidate)
-            if document["doc_id"] in listed:
-                raise InputError(
-                    f"{spot}: document {document['doc_id']!r} is listed again. Keep one candidate a document."
-                )
-            listed.add(document["doc_id"])
-            rows.add(query_id, document["doc_id"], number, finite_number(spot, candidate.get("score")))
-            if texts.is_new(spot, document):
-                yield document
+        for place, candidate in enumerate(request.candidates):
+            doc_id, document = candidate.doc_id, candidate.doc
+            spot, mark = f"{where}: candidates.{place}: document {doc_id!r}", hash((document.title, document.text))
+            if doc_id in listed:
+                raise InputError(f"{spot} is listed again. Keep one candidate a document.")
+            if marks.get(doc_id, mark) != mark:
+                raise InputError(f"{spot} has another text than before. Keep one.")
+            listed.add(doc_id)
+            rows.append((query_id, doc_id, place + 1, candidate.score))
+            if doc_id not in marks:
+                marks[doc_id] = mark
+                yield {"doc_id": doc_id, "title": document.title, "text": document.text}
 
 
-def _request_document(where: str, candidate: object) -> dict[str, Any]:
-    document = candidate.get("doc") if isinstance(candidate, dict) else None
-    if not isinstance(candidate, dict) or not isinstance(document, dict):
-        raise InputError(f'{where}: wanted {{"docid", "score", "doc": {{...}}}} as RankLLM writes it.')
-    key = next((name for name in RANKLLM_TEXTS if name in document), RANKLLM_TEXTS[0])
-    return {
-        "doc_id": id_field(where, candidate, "docid"),
-        "title": title_field(where, document),
-        "text": text_field(where, document, key),
-    }
-
-
-def _check_found(path: str, run: str, what: str, num_found: int, wanted: Mapping[str, int]) -> None:
+def _check_found(path: str, run: str, what: str, num_found: int, wanted: set[str]) -> None:
     if num_found == 0:
         raise InputError(
-            f"{path}: has none of the {len(wanted)} {what} that {run} names (such as {next(iter(wanted))!r}). "
+            f"{path}: has none of the {len(wanted)} {what} that {run} names (such as {min(wanted)!r}). "
             "Give the files that belong together."
         )
 
 
-def _write_rows(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
+def _write_rows(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> int:
     """Writes rows as they come, a few thousand at a time; returns how many."""
     num_rows = 0
-    batch: list[Mapping[str, Any]] = []
     with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
-        for row in rows:
-            batch.append(row)
-            if len(batch) == DOCUMENTS_A_WRITE:
-                writer.write_table(pa.Table.from_pylist(batch, schema))
-                num_rows += len(batch)
-                batch = []
-        writer.write_table(pa.Table.from_pylist(batch, schema))
-    return num_rows + len(batch)
+        while batch := list(islice(rows, DOCUMENTS_A_WRITE)):
+            writer.write_table(pa.Table.from_pylist(batch, schema))
+            num_rows += len(batch)
+    return num_rows

@@ -4,13 +4,15 @@ Measures are computed by native code that trusts its values: a grade of 10^12 ga
 the process. Knows nothing of measures.
 """
 
-import gzip
-import zlib
+from collections import deque
 from collections.abc import Iterator
+from csv import QUOTE_NONE
 from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
-from typing import Any
+from sys import float_info
+from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 import fsspec
 import pyarrow as pa
@@ -22,11 +24,17 @@ from tasks.inputs.parquet_files import ParquetInput, input_digest, open_input, r
 from tasks.inputs.parquet_schema import Column
 from tasks.inputs.staging import resolve_path, wanted_files
 from tasks.settings import InputSettings
-from tasks.system.errors import InputError, first_line
+from tasks.system.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QRELS = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("relevance", pa.int64())])
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 LOWEST_GRADE, HIGHEST_GRADE = -10, 1_000  # TREC's junk pages are -2; graded scales go to 4, some to 100
+GRADE = f"a whole number from {LOWEST_GRADE} to {HIGHEST_GRADE:,}"
+MAX_COLUMNS = 10  # of a line that are counted: a TREC run has 6
+FLOAT_MAX = float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Judgments:
     """Rows of QRELS, each once, without nulls, one grade a pair of query and document."""
 
     rows: pa.Table
-    digest: str  # of the files: see `input_digest`; of a text file SHA-256 of its lines
+    digest: str  # of the files: see `input_digest`; of a text file SHA-256 of what it says
 
 
 def check_qrels(settings: InputSettings, night: date) -> None:
@@ -97,61 +105,91 @@ def is_text_file(path: str) -> bool:
 
 
 def read_judgments(path: str) -> tuple[pa.Table, str]:
-    """A TREC qrels file or BEIR's tsv: columns query_id, doc_id, relevance; and the SHA-256 of its lines.
+    """A TREC qrels file or BEIR's tsv: columns query_id, doc_id, relevance; and the SHA-256 of what they say.
 
     Raises:
         InputError: naming file and line, where a line is something else or its grade out of range; or there is no line.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in QRELS.names}
-    digest = sha256()
-    is_beir = False
-    for number, line in numbered_lines(path):
-        digest.update(line.encode() + b"\n")
-        parts = line.split()
-        if not columns["query_id"] and not is_beir and parts == BEIR_HEADER:
-            is_beir = True
-            continue
-        if len(parts) != (3 if is_beir else 4):
-            wanted = "3 (query-id corpus-id score)" if is_beir else "4 (query_id 0 doc_id relevance)"
-            raise InputError(f"{path}, line {number}: {len(parts)} columns, wanted {wanted}. Write the line again.")
-        grade = whole_number(path, number, parts[-1])
-        if not LOWEST_GRADE <= grade <= HIGHEST_GRADE:
-            raise _out_of_range(f"{path}, line {number}: the relevance", grade, "Write the line again.")
-        for name, value in zip(QRELS.names, (parts[0], parts[-2], grade), strict=True):
-            columns[name].append(value)
-    if not columns["query_id"]:
+    rows = read_columns(path)
+    if list(rows.iloc[:1, :3].to_numpy().flat) == BEIR_HEADER:
+        rows = named_columns(path, rows[1:], "query_id doc_id relevance")
+    else:
+        rows = named_columns(path, rows, "query_id 0 doc_id relevance")
+    if rows.empty:
         raise InputError(f"{path}: no judgments. Wanted a TREC qrels file, or a BEIR tsv with its header.")
-    return pa.table(columns, schema=QRELS), digest.hexdigest()
+    rows["relevance"] = numbers(path, rows["relevance"], r"[+-]?[0-9]{1,4}", GRADE, (LOWEST_GRADE, HIGHEST_GRADE))
+    said = rows[QRELS.names]
+    digest = sha256(said.to_csv(index=False).encode()).hexdigest()
+    return pa.Table.from_pandas(said, QRELS, preserve_index=False), digest
+
+
+def read_columns(path: str) -> "pd.DataFrame":
+    """The columns of a text file as text, by line from 1, without blank ones; "" where a line has no more columns.
+
+    Blanks and tabs separate columns. The file may be compressed (.gz).
+
+    Raises:
+        InputError: it cannot be read, or a line, which is named, is not UTF-8 or has more than MAX_COLUMNS.
+    """
+    import pandas as pd  # takes half a second, which a night without judgments saves
+
+    how = {"dtype": str, "na_filter": False, "quoting": QUOTE_NONE, "encoding": "utf-8-sig"}
+    places = {"names": range(MAX_COLUMNS), "index_col": False, "skip_blank_lines": False}
+    with file_errors(path), fsspec.open(path, "rb", compression="infer") as stream, catch_warnings(action="ignore"):
+        try:
+            rows = pd.read_csv(stream, sep=r"\s+", **how, **places)
+        except UnicodeDecodeError:
+            deque(numbered_lines(path), maxlen=0)  # names the line
+            raise
+    rows.index += 1
+    return rows[rows[0] != ""]
+
+
+def named_columns(path: str, rows: "pd.DataFrame", names: str) -> "pd.DataFrame":
+    """The columns of `read_columns` under their names.
+
+    Raises:
+        InputError: naming the first line that has more or fewer.
+    """
+    wanted = names.split()
+    counts = (rows != "").sum(axis=1)
+    for line, count in counts[counts != len(wanted)][:1].items():
+        raise InputError(
+            f"{path}, line {line}: {count} columns, wanted {len(wanted)} ({names}). Ids must not hold white space."
+        )
+    return rows.iloc[:, : len(wanted)].set_axis(wanted, axis=1)
+
+
+def numbers(
+    path: str, column: "pd.Series", pattern: str, wanted: str, limits: tuple[float, float] = (-FLOAT_MAX, FLOAT_MAX)
+) -> "pd.Series":
+    """A column of `read_columns` as numbers.
+
+    Raises:
+        InputError: naming the first line that is not of the pattern, or not within the limits.
+    """
+    import pandas as pd
+
+    values = pd.to_numeric(column.where(column.str.fullmatch(pattern)), errors="coerce")
+    for line, text in column[~values.between(*limits)][:1].items():
+        raise InputError(f"{path}, line {line}: the {column.name} is {text!r}, wanted {wanted}. Write the line again.")
+    return values
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, from 1, of a file that may be compressed (.gz)."""
-    number = 0
-    try:
-        with fsspec.open(path, "rb", compression="infer") as stream:
-            for number, line in enumerate(stream, 1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if text.strip():
-                    yield number, text.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8: {first_line(error)}. Write the file again.") from error
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile, ImportError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
-
-
-def whole_number(path: str, number: int, text: str) -> int:
-    """The number in a line of a file.
+    """The lines that are not blank, from 1, of a file that may be compressed (.gz).
 
     Raises:
-        InputError: it is none, or needs more than 64 bits.
+        InputError: it cannot be read, or a line, which is named, is not UTF-8.
     """
-    try:
-        value = int(text)
-    except ValueError as error:
-        raise InputError(f"{path}, line {number}: {text!r} where a whole number was wanted.") from error
-    if abs(value) >= 1 << 63:
-        raise InputError(f"{path}, line {number}: {text!r} does not fit 64 bits.")
-    return value
+    with file_errors(path), fsspec.open(path, "rb", compression="infer") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}, line {number}: not UTF-8: {error}. Write the file again.") from error
+            if text.strip():
+                yield number, text.rstrip("\r\n")
 
 
 def _parquet_rows(opened: ParquetInput) -> pa.Table:
@@ -164,13 +202,9 @@ def _parquet_rows(opened: ParquetInput) -> pa.Table:
             column = opened.column("relevance").file_name
             where = f"qrels: {file.path}: column {column!r}, query {row['query_id']!r}, document {row['doc_id']!r}"
             advice = "Name the column of judgments in [inputs.columns.qrels] relevance."
-            raise _out_of_range(f"{where}: the relevance", row["relevance"], advice)
+            raise InputError(f"{where}: the relevance is {row['relevance']}, wanted {GRADE}. {advice}")
         batches.append(batch)
     return pa.Table.from_batches(batches, schema=QRELS)
-
-
-def _out_of_range(what: str, grade: int, advice: str) -> InputError:
-    return InputError(f"{what} is {grade}, wanted a whole number from {LOWEST_GRADE} to {HIGHEST_GRADE:,}. {advice}")
 
 
 def _check_pairs(where: str, rows: pa.Table) -> None:

@@ -112,7 +112,7 @@ def test_judgments_that_contradict_themselves_are_refused(tmp_path, rows, words)
 def test_a_grade_that_is_none_is_refused_in_a_text_file_too(tmp_path, grade):
     (tmp_path / "qrels.txt").write_text(f"q1 0 a 1\nq2 0 b {grade}\n")
 
-    with pytest.raises(InputError, match=rf"qrels.txt, line 2: the relevance is {grade}, wanted"):
+    with pytest.raises(InputError, match=rf"qrels.txt, line 2: the relevance is '{grade}', wanted"):
         qrels_of(InputSettings(nested="-", qrels=str(tmp_path / "qrels.txt")), NIGHT)
 
 

@@ -250,10 +250,13 @@ def test_ids_are_text_and_files_may_be_compressed(tmp_path):
     ("lines", "words"),
     [
         (["q1 Q0 a 1 1 t", "q1 Q0 a b 2 1 t"], "line 2: 7 columns, wanted 6"),
+        (["q1 Q0 a 1 1 t", f"q1 Q0 {'a ' * 20}1 2 t"], "run.trec: .* in line 2, saw 25"),
+        ([f"q1 Q0 {'a ' * 20}1 2 t"], "line 1: 10 columns, wanted 6"),
         (["q1 Q0 a 1 1"], "line 1: 5 columns, wanted 6"),
-        (["q1 Q0 a one 1 t"], "line 1: 'one' where a whole number was wanted"),
-        (["q1 Q0 a 99999999999999999999 1 t"], "does not fit 64 bits"),
-        (["q1 Q0 a 1 nan t"], "line 1: the score is 'nan'"),
+        (["q1 Q0 a one 1 t"], "line 1: the rank is 'one', wanted a whole number"),
+        (["q1 Q0 a 99999999999999999999 1 t"], "the rank is '9{20}', wanted a whole number of at most 18 digits"),
+        (["q1 Q0 a 1 nan t"], "line 1: the score is 'nan', wanted a number"),
+        (["q1 Q0 a 1 1e400 t"], "line 1: the score is '1e400', wanted a number"),
         (["", "q1 Q0 a 1 high t"], "line 2: the score is 'high'"),
         (["q1 Q0 a 1 3 t", "q2 Q0 a 1 3 t", "q1 Q0 a 2 2 t"], "line 3: query 'q1' lists document 'a' again"),
         ([], "no line. Wanted a TREC run"),
@@ -272,12 +275,13 @@ def test_a_damaged_run_is_refused_by_line_and_leaves_nothing(tmp_path, lines, wo
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"_id": "a", "text": "x"', "line 2: not JSON"),
-        ("[1]", "line 2: list, wanted a JSON object"),
-        ('{"text": "x"}', "line 2: '_id' is NoneType, wanted a text"),
-        ('{"_id": true, "text": "x"}', "line 2: '_id' is bool"),
-        ('{"_id": "b"}', "line 2: 'text' is NoneType, wanted a text"),
-        ('{"_id": "b", "text": "\\ud800"}', "line 2: 'text' holds half a character"),
+        ('{"_id": "a", "text": "x"', "line 2: Invalid JSON: EOF while parsing an object at column 24"),
+        ("[1]", "line 2: Input should be an object, found list"),
+        ('{"text": "x"}', "line 2: _id: Field required"),
+        ('{"_id": true, "text": "x"}', "line 2: _id: Input should be a valid string, found bool"),
+        ('{"_id": 1.0, "text": "x"}', "line 2: _id: Input should be a valid string, found float"),
+        ('{"_id": "b"}', "line 2: text: Field required"),
+        ('{"_id": "b", "text": "\\ud800"}', "line 2: Invalid JSON: .* hex escape at column 29"),
         ('{"_id": "a", "text": "again"}', "line 2: _id 'a' comes a second time"),
     ],
 )
@@ -290,12 +294,31 @@ def test_a_damaged_corpus_is_refused_by_line(tmp_path, line, words):
         import_files(tmp_path / "in", sources)
 
 
-def test_text_that_is_not_utf8_is_refused_by_line(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("corpus.jsonl", b'{"_id": "a", "text": "x"}\n{"_id": "b", "text": "\xff"}\n'),
+        ("run.trec", b"q1 Q0 a 1 2 t\nq1 Q0 \xff 1 2 t\n"),
+    ],
+)
+def test_text_that_is_not_utf8_is_refused_by_line(tmp_path, name, lines):
     sources = make_sources(tmp_path, ["q1 Q0 a 1 2 t"])
-    (tmp_path / "corpus.jsonl").write_bytes(b'{"_id": "a", "text": "x"}\n{"_id": "b", "text": "\xff"}\n')
+    (tmp_path / name).write_bytes(lines)
 
-    with pytest.raises(InputError, match=r"corpus.jsonl, line 2: not UTF-8"):
+    with pytest.raises(InputError, match=rf"{name}, line 2: not UTF-8"):
         import_files(tmp_path / "in", sources)
+
+
+def test_an_id_that_looks_like_something_else_stays_what_it_is(tmp_path):
+    """Readers of tables take these for quotes, comments, nothing, numbers and truth."""
+    ids = ["00.70", "1e5", "NA", "null", "True", '"a', "#b", "a\u00a0b", "가", "-"]
+    lines = [f"q1 Q0 {name} 1 {-place} t" for place, name in enumerate(ids)]
+
+    import_files(tmp_path / "in", make_sources(tmp_path, lines, documents="NA"))
+    judged, _ = read_judgments(write_lines(tmp_path / "qrels.txt", *(f"{name} 0 {name} 1" for name in ids)))
+
+    assert [doc for _, doc, _ in order_in(tmp_path / "in")] == ids
+    assert judged.column("query_id").to_pylist() == judged.column("doc_id").to_pylist() == ids
 
 
 @pytest.mark.parametrize("form", ["array", "pretty array", "lines"])
@@ -331,16 +354,22 @@ def test_a_text_of_rankllm_may_have_any_of_its_names(tmp_path, key):
 @pytest.mark.parametrize(
     ("requests", "words"),
     [
-        ([make_request("q", "a"), {"query": {}}], "line 2: wanted"),
+        ([make_request("q", "a"), {"query": {}}], "line 2: query.qid: Field required"),
         ([make_request("q", "a"), make_request("q", "b")], "line 2: query 'q' comes a second time"),
-        ([make_request("q", "a", "a")], "line 1, candidate 2: document 'a' is listed again"),
+        ([make_request("q", "a", "a")], "line 1: candidates.1: document 'a' is listed again"),
         (
             [make_request("q", "a"), make_request("p", "a", text="other")],
-            "line 2, candidate 1: document 'a' has another",
+            "line 2: candidates.0: document 'a' has another",
         ),
-        ([make_request("q", "a", title="no text")], "line 1, candidate 1: 'text' is NoneType"),
-        ([make_request("q") | {"candidates": [{"docid": "a", "score": 1}]}], "line 1, candidate 1: wanted"),
-        ([make_request("q") | {"candidates": [{"docid": "a", "doc": {"text": "x"}}]}], "the score is None"),
+        ([make_request("q", "a", title="no text")], "line 1: candidates.0.doc.text: Field required"),
+        (
+            [make_request("q") | {"candidates": [{"docid": "a", "score": 1}]}],
+            "line 1: candidates.0.doc: Field required",
+        ),
+        (
+            [make_request("q") | {"candidates": [{"docid": "a", "doc": {"text": "x"}}]}],
+            "line 1: candidates.0.score: Field required",
+        ),
         ([make_request("q")], "no request with candidates"),
     ],
 )
@@ -380,7 +409,7 @@ def test_nothing_is_overwritten(tmp_path):
     ("lines", "words"),
     [
         (["q1 0 a 1", "q1 0 b"], "line 2: 3 columns, wanted 4"),
-        (["q1 0 a high"], "line 1: 'high' where a whole number was wanted"),
+        (["q1 0 a high"], "line 1: the relevance is 'high', wanted a whole number from -10 to 1,000"),
         (["query-id\tcorpus-id\tscore", "q1 0 a 1"], "line 2: 4 columns, wanted 3"),
         (["query-id\tcorpus-id\tscore"], "no judgments"),
         ([], "no judgments"),
