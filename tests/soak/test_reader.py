@@ -77,6 +77,13 @@ def test_readers_are_never_refused_and_hardly_slow_the_writer(writer, tmp_path, 
     end = time.monotonic()
     by_command = [command(database) for _ in range(3)]
     told, complaints = writer.communicate(timeout=60)
+    seen = [batches for _, batches in reads] + by_command
+    assert complaints == ""  # no load had to be put off
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
+    if not is_timed:
+        return
+
     commits = [(started, took_s) for started, took_s in json.loads(told) if parts[0] <= started < end]
     beside = [took_s for started, took_s in commits if any(0.0 <= started - part < PART_S for part in parts)]
     alone = [took_s for started, took_s in commits if not any(0.0 <= started - part < PART_S for part in parts)]
@@ -92,10 +99,5 @@ def test_readers_are_never_refused_and_hardly_slow_the_writer(writer, tmp_path, 
         "slowdown": round(cost_s(beside) / cost_s(alone), 4),
     }
     print(json.dumps(figures))
-    seen = [batches for _, batches in reads] + by_command
-    assert complaints == ""  # no load had to be put off
-    assert seen == sorted(seen)
-    assert seen[-1] > seen[0]
-    if is_timed:
-        assert figures["read_longest_s"] < MOST_READ_S
-        assert figures["slowdown"] < MOST_SLOWDOWN
+    assert figures["read_longest_s"] < MOST_READ_S
+    assert figures["slowdown"] < MOST_SLOWDOWN
