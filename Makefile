@@ -58,10 +58,7 @@ models/sample/config.json: | $(VENV)/installed
 WITH_MAKE := exec $(BIN)/python -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])'
 
 demo: setup           ## rank the sample and show the result
-	@$(WITH_MAKE) $(BIN)/packrank run configs/sample.toml --publish
-	@echo "demo: this model is too small to rank a list. Its list-wise step gains nothing that can be told from noise:"
-	@echo "demo: nDCG@10 is 0.5331 with the point-wise step alone and 0.5470 with both (24 queries, docs/log.md)."
-	@echo "demo: for your own data copy configs/own.toml, which asks this model point-wise, or names presets for a GPU."
+	@$(WITH_MAKE) $(BIN)/packrank demo
 
 test: setup           ## all tests: the fast ones first (make test VLLM=0.33.0: with another vLLM, in a venv of its own)
 	@$(BIN)/pytest tests/unit -m "not soak" -n auto --dist worksteal

@@ -14,14 +14,14 @@ import yaml
 from pydantic import SecretStr
 
 from tasks.settings import alert_settings
-from tasks.system.environment import ROOT, checkout_path, set_prefect_environment
+from tasks.system.environment import FILES, checkout_path, set_prefect_environment
 from tasks.system.errors import PackrankError
 
 PLACEHOLDER = "ALERT_WEBHOOK"
 BLOCK = "packrank-alerts"
 
 
-def create_automations(config: Path, path: Path = ROOT / "configs" / "prefect_automations.yaml") -> list[str]:
+def create_automations(config: Path, path: Path = FILES / "configs" / "prefect_automations.yaml") -> list[str]:
     """Creates or replaces each automation; returns their names.
 
     Args:

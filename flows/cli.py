@@ -42,6 +42,8 @@ Verbose = Annotated[bool, Parameter(help="Print all of the run's tables, before 
 Format = Literal["table", "csv", "json", "parquet"]
 AT_LEAST_1 = Number(gte=1)
 
+app.command("flows.demo:demo", help="Rank the sample that comes with packrank, by a small model.")
+
 
 @app.command
 def run(

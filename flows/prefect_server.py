@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 
 from flows.background import HOST, PR_SET_PDEATHSIG, free_port, is_free, is_prefect, start_in_background, stop_process
-from tasks.system.environment import ROOT, STATE, loopback_environment, prefect_environment
+from tasks.system.environment import FILES, ROOT, STATE, loopback_environment, prefect_environment
 from tasks.system.errors import PackrankError
 
 PORT = 4200  # Prefect's own
@@ -258,7 +258,7 @@ def _start_server(state: Path, port: int, before_exec: Callable[[], object] | No
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
             "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",  # else the page would show and steer port 4200
             "PREFECT_SERVER_API_AUTH_STRING": password(state),
-            "PREFECT_LOGGING_SETTINGS_PATH": str(ROOT / "configs" / "prefect_server_logging.yml"),
+            "PREFECT_LOGGING_SETTINGS_PATH": str(FILES / "configs" / "prefect_server_logging.yml"),
             "PREFECT_LOGGING_HANDLERS_FILE_FILENAME": str(logs / f"{database.stem}-server.log"),
         }
         command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]

@@ -34,7 +34,7 @@ from tasks.inputs.query_subsets import query_columns, stage_queries
 from tasks.inputs.token_store import PassageEncoder, TokenStore, mapped_array, write_token_store
 from tasks.settings import InputName, InputSettings
 from tasks.system.database import Database, DatabaseLimits, open_scratch
-from tasks.system.environment import ROOT
+from tasks.system.environment import checkout_path
 from tasks.system.errors import OutOfMemory
 
 DOC_INDEX_FILE = "candidate_documents.int32"
@@ -137,7 +137,7 @@ def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wan
 
 def resolve_path(path: str) -> str:
     """A URL as it is, a relative path from the checkout."""
-    return path if "://" in path else str(ROOT / path)
+    return path if "://" in path else str(checkout_path(path))
 
 
 def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night

@@ -14,7 +14,7 @@ from tasks.ranking.reuse import ReuseSource, reuse_source
 from tasks.store.identity import canonical_json, git_commit, library_versions
 from tasks.store.night_store import Store, store_at
 from tasks.store.runs import Run, Runs
-from tasks.system.environment import ROOT
+from tasks.system.environment import FILES
 from tasks.system.errors import PackrankError, StoreError
 from tasks.system.redaction import hide_url_secrets
 
@@ -88,7 +88,7 @@ def new_run(prepared: PreparedNight, run_id: str, flow_run_id: str | None, reuse
         decode_mode=settings.strategy.decode_mode,
         stages=settings.strategy.stages(prepared.recipe.main.sizes.window_size),
         versions=canonical_json(library_versions()),
-        git_commit=git_commit(ROOT),
+        git_commit=git_commit(FILES),
         host=socket.gethostname(),
         flow_run_id=flow_run_id,
         is_limited=prepared.limit_queries is not None,

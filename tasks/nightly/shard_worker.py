@@ -27,7 +27,7 @@ from tasks.store.runs import Runs
 from tasks.store.shard_folder import KeptSpool, ShardFolder, ShardOrder, ShardRecord, queries_of, read_order
 from tasks.store.tables import SCHEMAS
 from tasks.system.disk import told_when_full
-from tasks.system.environment import ROOT
+from tasks.system.environment import FILES
 from tasks.system.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _require_same_night(prepared: PreparedNight, order: ShardOrder, folder: Shar
             "All must be the same everywhere, times of the model's files included (rsync -a), and the input must "
             "not have changed since the run began."
         )
-    require_same_code(where, git_commit(ROOT), order.git_commit)
+    require_same_code(where, git_commit(FILES), order.git_commit)
 
 
 def require_same_code(where: str, here: str | None, wanted: str | None) -> None:

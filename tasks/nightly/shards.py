@@ -35,7 +35,7 @@ from tasks.store.shard_folder import (
 from tasks.store.spool import Spool
 from tasks.store.tables import SCHEMAS
 from tasks.system.atomic_files import write_whole
-from tasks.system.environment import ROOT
+from tasks.system.environment import FILES
 from tasks.system.errors import DatabaseLocked, StoreError
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class ShardStage:
             num_shards=len(self._folders),
             earlier_run_id=None if earlier is None else earlier.run_id,
             recipe_change=None if earlier is None else earlier.recipe_change,
-            git_commit=git_commit(ROOT),
+            git_commit=git_commit(FILES),
         ).write(run_folder)
 
     def rank(self, run_shards: RunShards, *listeners: OnProgress) -> int:

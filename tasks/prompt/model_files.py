@@ -38,7 +38,7 @@ def find_model_folder(model: str, revision: str | None, root: Path) -> Path:
         )
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise ConfigError(
-            f"[engine] model = {model!r}: no such folder ({folder}). `make` builds the sample model into models/sample."
+            f"[engine] model = {model!r}: no such folder ({folder}). `packrank demo` builds models/sample."
         )
     from huggingface_hub import snapshot_download
 

@@ -14,9 +14,9 @@ from tasks.engine.generations import Engine, ask_alone
 from tasks.prompt.prompts import Prompt
 from tasks.ranking.recipe import Asking, Recipe
 from tasks.schedule.windows import Outcome
-from tasks.system.environment import ROOT
+from tasks.system.environment import FILES
 
-CANARIES = ROOT / "configs" / "canary.toml"
+CANARIES = FILES / "configs" / "canary.toml"
 RELEVANT, IRRELEVANT = 0, 1
 
 

@@ -77,12 +77,14 @@ def library_versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The checkout's commit, with + where tracked files were changed; None outside git."""
+    """The checkout's commit, with + where tracked files were changed; None of an installed wheel, or outside git."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
+    if not (folder / ".git").exists():  # site-packages may lie in somebody's checkout
+        return None
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -24,11 +24,11 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from tasks.system.checkpoint_journal import HEADERS_BYTES, RECOVERY, Extent, journal_of, journaled, roll_back
-from tasks.system.environment import ROOT
+from tasks.system.environment import FILES
 from tasks.system.errors import LogUnreadable, OutOfMemory, StoreError, first_line
 from tasks.system.lock_wait import LockWait, lock_holder
 
-SQL_FOLDER = ROOT / "sql"
+SQL_FOLDER = FILES / "sql"
 NAME_LINE = re.compile(r"^-- name: (.+)\n", re.MULTILINE)
 STORAGE_VERSION = "v2.0.0"  # of new files, also under a later DuckDB; older ones take a stale log for their own
 MAGIC, MAGIC_AT = b"DUCK", 8  # every DuckDB file has it there

@@ -1,4 +1,4 @@
-"""Where the checkout is, and the environment variables that Prefect, vLLM and matplotlib read.
+"""Where the project is, and the environment variables that Prefect, vLLM and matplotlib read.
 
 The variables are set before any of those is imported; packrank reads none of its own. What the caller has set already
 stands, but for the two that the engine child's life hangs on. `prefect.yaml` repeats the ones that a worker's flow
@@ -10,7 +10,11 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+_INSTALLED = Path(__file__).resolve().parents[2]  # the checkout, or site-packages
+_PACKED = _INSTALLED / "packrank_files"  # pyproject.toml lays sql/, configs/ and data/ there in a wheel
+IS_CHECKOUT = not _PACKED.is_dir()
+FILES = _INSTALLED if IS_CHECKOUT else _PACKED  # what comes with packrank; only read
+ROOT = _INSTALLED if IS_CHECKOUT else Path.cwd()  # the project: relative paths are taken from it
 STATE = ROOT / "var"
 LOOPBACK = "127.0.0.1"
 
@@ -19,8 +23,11 @@ SOCKET_NAME_BYTES = 37  # vLLM's: a slash and a UUID
 
 
 def checkout_path(path: str | Path) -> Path:
-    """A relative path, taken from the checkout: the same file from whatever folder a command or worker starts."""
-    return ROOT / path
+    """A relative path, taken from the project: of a checkout the same file from whatever folder a command starts.
+
+    One that is not there is the file of that name that comes with packrank, if there is one.
+    """
+    return FILES / path if (FILES / path).exists() and not (ROOT / path).exists() else ROOT / path
 
 
 def prefect_environment(state: Path = STATE) -> dict[str, str]:
