@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from tasks.system.environment import LOOPBACK, ROOT
 
 PR_SET_PDEATHSIG = 1
@@ -64,6 +66,6 @@ def stop_process(pid: int) -> None:
 
 def is_prefect(pid: int) -> bool:
     """Whether the process lives and is Prefect's: the number may be another's by now."""
-    with contextlib.suppress(OSError):
-        return b"prefect" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    with contextlib.suppress(psutil.Error):
+        return any("prefect" in word for word in psutil.Process(pid).cmdline())
     return False

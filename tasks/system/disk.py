@@ -5,18 +5,18 @@ Knows nothing of what is written there.
 
 import errno
 import logging
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tasks.system.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-MOUNTS = Path("/proc/self/mountinfo")  # Linux; elsewhere nothing is known
 NETWORK_FILE_SYSTEMS = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "davfs"),
     *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "fuse.juicefs", "fuse.ceph-fuse"),
@@ -100,9 +100,7 @@ def told_when_full(folder: Path) -> Iterator[None]:
 
 def warn_of_network_disk(folder: Path) -> None:
     """One line in the log where the folder lies on a network file system."""
-    if not MOUNTS.exists():
-        return
-    kind = file_system_of(folder.resolve(), MOUNTS.read_text(encoding="utf-8", errors="replace"))
+    kind = file_system_of(folder.resolve())
     if kind in NETWORK_FILE_SYSTEMS:
         logger.warning(
             "%s: a network file system (%s), on which locks and syncs may fail. Put [store] database on a local disk, "
@@ -112,26 +110,10 @@ def warn_of_network_disk(folder: Path) -> None:
         )
 
 
-def file_system_of(folder: Path, mountinfo: str) -> str | None:
-    r"""The type of the file system that a folder lies on, by the text of /proc/self/mountinfo.
-
-    Of two in the same place the later one counts, which hides the other.
-
-    >>> file_system_of(Path("/mnt/a b/var"), r"29 1 0:26 / /mnt/a\040b rw,nosuid shared:1 - nfs4 host:/x rw")
-    'nfs4'
-    """
-    found, kind = -1, None
-    for line in mountinfo.splitlines():
-        mounted, _, source = line.partition(" - ")
-        place = Path(_unescaped(mounted.split(" ")[4]))
-        if folder.is_relative_to(place) and len(place.parts) >= found:
-            found, kind = len(place.parts), source.split(" ")[0]
-    return kind
-
-
-def _unescaped(text: str) -> str:
-    """mountinfo writes space, tab, newline and backslash as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
+def file_system_of(folder: Path) -> str | None:
+    """The type of the file system that a folder lies on; of two in the same place the later one hides the other."""
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if folder.is_relative_to(mount.mountpoint)]
+    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -3,11 +3,12 @@
 import fcntl
 import logging
 import os
-import pwd
 import struct
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 from tasks.system.errors import DatabaseLocked, first_line
 
@@ -90,15 +91,9 @@ def lock_holder(path: Path) -> str:
 
 
 def _described(pid: int) -> str:
-    """The program and the user of a process, as far as /proc tells."""
-    process = Path(f"/proc/{pid}")
+    """The program and the user of a process, where they can be known."""
     try:
-        words = " ".join((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split())
-        user_id = process.stat().st_uid
-    except OSError:
+        process = psutil.Process(pid)
+        return f" ({' '.join(process.cmdline())[:60]}, user {process.username()})"
+    except psutil.Error:
         return ""
-    try:
-        user = pwd.getpwuid(user_id).pw_name
-    except KeyError:
-        user = str(user_id)
-    return f" ({words[:60]}, user {user})"

@@ -615,16 +615,30 @@ def test_the_run_lock_on_a_full_disk_is_an_error_of_the_store():
             pass
 
 
-MOUNTINFO = r"""21 1 0:1 / /sys rw - sysfs sysfs rw
-22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-23 22 0:21 / /proc rw,relatime shared:5 - proc proc rw
-30 22 0:50 / /srv/share rw,relatime shared:9 master:2 - nfs4 10.0.0.1:/export rw,vers=4.2
-31 30 8:1 / /srv/share/local rw - xfs /dev/sdb1 rw
-32 22 0:51 / /mnt/two\040words rw - cifs //host/share rw
-33 22 0:52 / /home/me/far rw,nosuid - fuse.sshfs me@host:/ rw
-34 22 8:2 / /data rw - ext4 /dev/sdc1 rw
-35 34 0:53 / /data rw - nfs host:/data rw
+MOUNTS = r"""sysfs /sys sysfs rw 0 0
+/dev/vda / ext4 rw,relatime 0 0
+proc /proc proc rw,relatime 0 0
+10.0.0.1:/export /srv/share nfs4 rw,vers=4.2 0 0
+/dev/sdb1 /srv/share/local xfs rw 0 0
+//host/share /mnt/two\040words cifs rw 0 0
+me@host:/ /home/me/far fuse.sshfs rw,nosuid 0 0
+/dev/sdc1 /data ext4 rw 0 0
+host:/data /data nfs rw 0 0
 """
+
+
+@pytest.fixture
+def mount(tmp_path_factory, monkeypatch):
+    """A host with other mounts, as its /proc tells them."""
+
+    def mounted(text):
+        folder = tmp_path_factory.mktemp("proc")
+        (folder / "self").mkdir()
+        (folder / "self" / "mounts").write_text(text)
+        (folder / "filesystems").write_text("nodev\tnfs\n\text4\n")
+        monkeypatch.setattr("psutil.PROCFS_PATH", str(folder))
+
+    return mounted
 
 
 @pytest.mark.fault(71)
@@ -641,15 +655,15 @@ MOUNTINFO = r"""21 1 0:1 / /sys rw - sysfs sysfs rw
         ("/data/var", "nfs"),  # mounted over the local one
     ],
 )
-def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder, kind):
-    assert file_system_of(Path(folder), MOUNTINFO) == kind
+def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(mount, folder, kind):
+    mount(MOUNTS)
+
+    assert file_system_of(Path(folder)) == kind
 
 
 @pytest.mark.fault(71)
-def test_a_database_on_a_network_file_system_is_warned_of_and_a_local_one_is_not(tmp_path, monkeypatch, caplog):
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTINFO + f"40 22 0:60 / {tmp_path.resolve()} rw - nfs4 host:/x rw\n")
-    monkeypatch.setattr("tasks.system.disk.MOUNTS", mounts)
+def test_a_database_on_a_network_file_system_is_warned_of_and_a_local_one_is_not(tmp_path, mount, caplog):
+    mount(MOUNTS + f"host:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
 
     make_store(tmp_path)  # begins a run
 
