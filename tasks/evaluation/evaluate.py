@@ -28,8 +28,8 @@ from tasks.evaluation.measures import (
     measure_run,
     metric_rows,
 )
+from tasks.inputs.locations import resolve_path
 from tasks.inputs.qrels import read_qrels
-from tasks.inputs.staging import resolve_path
 from tasks.report.sql_shell import find_newest_run, find_ranked_run, read_rows
 from tasks.report.summary_tables import SummaryTable, listing, pairs, value_text
 from tasks.settings import InputSettings, StoreSettings, load_settings, stored_inputs

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.inputs.documents import nested_fields, unroll
+from tasks.inputs.documents import nested_struct, unroll
 from tasks.inputs.parquet_files import ParquetInput, read_batches
-from tasks.inputs.parquet_schema import Column
+from tasks.inputs.parquet_schema import Column, type_at
 from tasks.inputs.query_subsets import CountTokens, IsOwn, check_no_null_ids, check_one_text_each, own_rows
 from tasks.system.database import Database
 from tasks.system.errors import InputError
@@ -54,15 +54,6 @@ def candidate_columns(names: dict[str, str]) -> tuple[Column, ...]:
     )
 
 
-def nested_columns(names: dict[str, str]) -> tuple[Column, ...]:
-    """The columns of the nested layout, under their names in the files."""
-    return (
-        Column("query_id", "id", names.get("query_id", "query_id")),
-        Column("text", "text", names.get("text", "text")),
-        Column("candidates", "nested", names.get("candidates", "candidates")),
-    )
-
-
 def check_first_stage_order(opened: ParquetInput, order_by: OrderBy) -> None:
     """Row order in Parquet is no order.
 
@@ -71,10 +62,10 @@ def check_first_stage_order(opened: ParquetInput, order_by: OrderBy) -> None:
     """
     if opened.source == "nested":
         file, name = opened.files[0], opened.column("candidates").file_name
-        fields = nested_fields(opened)
-        if order_by == "score" and fields and "score" not in fields:
+        struct, field = nested_struct(opened), opened.column("candidates").fields[-1].file_name
+        if order_by == "score" and struct is not None and type_at(struct, field) is None:
             raise InputError(
-                f"nested: {file.path}: [inputs] order_by = 'score', but {name!r} has no field 'score' "
+                f"nested: {file.path}: [inputs] order_by = 'score', but {name!r} has no field {field!r} "
                 f"({opened.type_of('candidates')}). Write it, or leave order_by out: the list's own order is taken."
             )
         return
@@ -134,7 +125,7 @@ def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTo
         queries = own_rows(pa.Table.from_batches([batch.select(["query_id", "text", "is_undecodable"])]), is_own)
         lengths = count_tokens([text or "" for text in queries.column("text").to_pylist()])
         database.append("query_rows", queries.append_column("num_tokens", pa.array(lengths, pa.int32())))
-        flat = unroll(batch, f"{opened.source}: {file.path}: candidates")
+        flat = unroll(opened, file.path, batch)
         rows = own_rows(flat.append_column("row_no", pa.array(np.arange(row_no, row_no + flat.num_rows))), is_own)
         database.execute("staging/insert_nested_documents", tables={"rows": rows})
         database.execute("staging/insert_nested_candidates", tables={"rows": rows})
@@ -267,7 +258,8 @@ def _check_side(  # noqa: PLR0913  two sides of a join and what was found
     num_rows, num_unmatched = int(str(found["num_rows"])), int(str(found["num_unmatched"]))
     if num_unmatched == 0:
         return
-    mixes_types = other.num_rows > 0 and candidates.holds_integers(column) != other.holds_integers(column)
+    tells_types = other.num_rows > 0 and not candidates.is_text and not other.is_text
+    mixes_types = tells_types and candidates.holds_integers(column) != other.holds_integers(column)
     if num_unmatched < num_rows and not mixes_types and num_unmatched <= max_unmatched_share * num_rows:
         return
     if limits.is_own is not None and num_rows < FEW_ROWS and not mixes_types:

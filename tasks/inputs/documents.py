@@ -4,9 +4,7 @@ Flat documents are keyed by doc_id. In the nested layout each query brings its o
 the text's hash. Texts never stay: they are handed on in small chunks. Knows nothing of tokens.
 """
 
-import math
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.inputs.parquet_files import ParquetInput, decoded_texts, normalised_values, read_batches
-from tasks.inputs.parquet_schema import Column
+from tasks.inputs.parquet_schema import Column, inner_struct, type_at, values_at
 from tasks.inputs.query_subsets import check_no_null_ids
 from tasks.system.database import Database
 from tasks.system.errors import InputError
@@ -36,6 +34,24 @@ def document_columns(names: dict[str, str]) -> tuple[Column, ...]:
         Column("doc_id", "id", names.get("doc_id", "doc_id")),
         Column("text", "text", names.get("text", "text")),
         Column("title", "text", names.get("title", "title"), is_required=False),
+    )
+
+
+def nested_columns(names: dict[str, str]) -> tuple[Column, ...]:
+    """The columns of the nested layout, under their names in the files."""
+    return (
+        Column("query_id", "id", names.get("query_id", "query_id")),
+        Column("text", "text", names.get("text", "text")),
+        Column(
+            "candidates",
+            "nested",
+            names.get("candidates", "candidates"),
+            fields=(
+                Column("candidates.doc_id", "id", names.get("candidates.doc_id", "doc_id")),
+                Column("candidates.text", "text", names.get("candidates.text", "text")),
+                Column("candidates.score", "score", names.get("candidates.score", "score"), is_required=False),
+            ),
+        ),
     )
 
 
@@ -90,71 +106,15 @@ def check_duplicates(database: Database, opened: ParquetInput) -> None:
                 )
 
 
-def find_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
-) -> dict[tuple[str, str], str]:
-    """The beginnings of some passages, titles first, by (query_id, doc_id); streamed, only these are kept.
-
-    Args:
-        opened: flat documents, or the nested layout, where each query has its own text of a document.
-        wanted: query_id -> doc_ids.
-        max_chars: of each passage.
-
-    Raises:
-        InputError: see `read_batches`.
-    """
-    if opened.source == "nested":
-        return _find_nested_passages(opened, wanted, max_chars)
-    doc_ids = pa.array(sorted({doc_id for each in wanted.values() for doc_id in each}), pa.string())
-    texts: dict[str, str] = {}
-    for _, batch in read_batches(opened, ["doc_id", "title", "text"]):
-        found = batch.filter(pc.is_in(batch.column("doc_id"), value_set=doc_ids))
-        for doc_id, title, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
-            texts.setdefault(doc_id, ": ".join(part for part in (title, text) if part)[:max_chars])
-        if len(texts) == len(doc_ids):
-            break
-    return {(query, doc): texts[doc] for query, docs in wanted.items() for doc in docs if doc in texts}
-
-
-def find_titles(
-    opened: ParquetInput, query_id: str, doc_ids: Collection[str], max_chars: int, give_up_at: float
-) -> dict[str, str]:
-    """The titles of some of a query's documents, by doc_id; of one without a title the beginning of its text.
-
-    Args:
-        opened: as for `find_passages`.
-        query_id: of the nested layout's row.
-        doc_ids: whose titles.
-        max_chars: of each.
-        give_up_at: monotonic; what is not found by then is left out.
-
-    Raises:
-        InputError: see `read_batches`.
-    """
-    if opened.source == "nested":
-        found = _find_nested_passages(opened, {query_id: doc_ids}, max_chars, give_up_at)
-        return {doc_id: text for (_, doc_id), text in found.items()}
-    wanted = pa.array(sorted(doc_ids), pa.string())
-    titles: dict[str, str] = {}
-    for _, batch in read_batches(opened, ["doc_id", "title", "text"]):
-        rows = batch.filter(pc.is_in(batch.column("doc_id"), value_set=wanted))
-        for doc_id, title, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            titles.setdefault(doc_id, (title or text or "")[:max_chars])
-        if len(titles) == len(wanted) or time.monotonic() > give_up_at:
-            break
-    return titles
-
-
-def nested_fields(opened: ParquetInput) -> list[str]:
-    """The names inside the nested layout's lists; none where no part has a row."""
+def nested_struct(opened: ParquetInput) -> pa.StructType | None:
+    """What is inside the nested layout's lists; None where no part has a row."""
     lists = opened.column("candidates").file_name
-    types = [file.schema.field(lists).type for file in opened.files_with_rows]
-    structs = [each.value_type for each in types if pa.types.is_nested(each) and pa.types.is_struct(each.value_type)]
-    return [field.name for field in structs[0]] if structs else []
+    structs = [inner_struct(type_at(file.schema, lists)) for file in opened.files_with_rows]
+    return next((each for each in structs if each is not None and each.num_fields), None)
 
 
-def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
-    """Nested rows as flat candidates: (query_id, doc_id, text, is_undecodable, given_rank, given_score), in list order.
+def unroll(opened: ParquetInput, path: str, batch: pa.RecordBatch) -> pa.Table:
+    """Nested rows as flat candidates, in list order: query_id, doc_id, text, is_undecodable, given_rank, given_score.
 
     The rank is the place in the list, from 1. Null and empty lists give no row.
     """
@@ -169,39 +129,22 @@ def unroll(batch: pa.RecordBatch, where: str) -> pa.Table:
     np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), out=starts[1:])
     parent_rows = parents.to_numpy(zero_copy_only=False).astype(np.int64)
     ranks = np.arange(len(structs)) - starts[parent_rows] + 1
-    texts, is_undecodable = decoded_texts(_field(structs, "text"))
+    doc_ids, texts, scores = (
+        pa.nulls(len(structs)) if values is None else values
+        for values in (values_at(structs, field.file_name) for field in opened.column("candidates").fields)
+    )
+    texts, is_undecodable = decoded_texts(texts)
+    where = f"{opened.source}: {path}: candidates"
     return pa.table(
         {
             "query_id": batch.column("query_id").take(parents),
-            "doc_id": normalised_values(_field(structs, "doc_id"), "id", f"{where} doc_id"),
+            "doc_id": normalised_values(doc_ids, "id", f"{where} doc_id"),
             "text": texts,
             "is_undecodable": is_undecodable,
             "given_rank": ranks,
-            "given_score": normalised_values(_field(structs, "score"), "score", f"{where} score"),
+            "given_score": normalised_values(scores, "score", f"{where} score"),
         }
     )
-
-
-def _find_nested_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int, give_up_at: float = math.inf
-) -> dict[tuple[str, str], str]:
-    query_ids = pa.array(sorted(wanted), pa.string())
-    texts: dict[tuple[str, str], str] = {}
-    for file, batch in read_batches(opened, ["query_id", "candidates"]):
-        found = batch.filter(pc.is_in(batch.column("query_id"), value_set=query_ids))
-        rows = unroll(found, f"{opened.source}: {file.path}: candidates").select(["query_id", "doc_id", "text"])
-        for query_id, doc_id, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            if doc_id in wanted[query_id]:
-                texts.setdefault((query_id, doc_id), (text or "")[:max_chars])
-        if time.monotonic() > give_up_at:
-            break
-    return texts
-
-
-def _field(structs: pa.StructArray, name: str) -> pa.Array:
-    if name not in {field.name for field in structs.type}:
-        return pa.nulls(len(structs))
-    return pc.struct_field(structs, name)
 
 
 def _flat_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
@@ -214,6 +157,6 @@ def _flat_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array, pa.
 
 def _nested_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
     for file, batch in read_batches(opened, ["query_id", "candidates"]):
-        rows = unroll(batch, f"{opened.source}: {file.path}: candidates").combine_chunks()
+        rows = unroll(opened, file.path, batch).combine_chunks()
         texts, marks = (rows.column(name).combine_chunks() for name in ("text", "is_undecodable"))
         yield pa.nulls(len(texts), pa.string()), texts, marks

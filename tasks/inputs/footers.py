@@ -25,8 +25,8 @@ VERSION_KEYS = ("size", "mtime", "LastModified", "last_modified", "ETag", "etag"
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """A file whose footer was read."""
+class InputFile:
+    """A file whose footer was read, or a text file that was read once."""
 
     path: str
     filesystem: fsspec.AbstractFileSystem
@@ -34,11 +34,17 @@ class ParquetFile:
     size_bytes: int
     num_rows: int
     schema: pa.Schema
-    footer_sha256: str
+    sha256: str  # of the footer; of a text file's lines
     version: tuple[str, ...]  # size, times and tags, as the file system tells them
+    separator: str | None = None  # of a text file's columns; None: Parquet
+
+    @property
+    def is_text(self) -> bool:
+        """Whether numbers, too, are text in it."""
+        return self.separator is not None
 
 
-def open_footer(source: str, located: Located, path: str) -> ParquetFile:
+def open_footer(source: str, located: Located, path: str) -> InputFile:
     """Reads a file's footer.
 
     Raises:
@@ -48,26 +54,26 @@ def open_footer(source: str, located: Located, path: str) -> ParquetFile:
     where = f"{source}: {path}"
     filesystem = located.filesystem
     with file_errors(where):
-        version = _version(filesystem, path)
+        version = version_of(filesystem, path)
         size = filesystem.size(path)
         with filesystem.open(path, "rb") as stream, _parse_errors(where):
             footer = _footer_bytes(where, stream, size)
             metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
             _check_limits(where, metadata)
             schema = metadata.schema.to_arrow_schema()
-    return ParquetFile(
+    return InputFile(
         path=path,
         filesystem=filesystem,
         relative_path=located.relative(path),
         size_bytes=size,
         num_rows=metadata.num_rows,
         schema=schema,
-        footer_sha256=hashlib.sha256(footer).hexdigest(),
+        sha256=hashlib.sha256(footer).hexdigest(),
         version=version,
     )
 
 
-def check_unchanged(source: str, file: ParquetFile) -> None:
+def check_unchanged(source: str, file: InputFile) -> None:
     """Whether the file is still the one whose footer was read: two halves of two files are no input.
 
     Raises:
@@ -76,11 +82,13 @@ def check_unchanged(source: str, file: ParquetFile) -> None:
     where = f"{source}: {file.path}"
     with file_errors(where):
         file.filesystem.invalidate_cache()
-        version = _version(file.filesystem, file.path)
+        version = version_of(file.filesystem, file.path)
+        if version == file.version and file.is_text:
+            return
         if version == file.version:
             with file.filesystem.open(file.path, "rb") as stream:
                 footer = _footer_bytes(where, stream, file.size_bytes)
-            if hashlib.sha256(footer).hexdigest() == file.footer_sha256:
+            if hashlib.sha256(footer).hexdigest() == file.sha256:
                 return
     raise InputNotReady(
         f"{where}: has changed since this run looked at it first ({file.size_bytes} bytes then). Run the same command "
@@ -100,7 +108,8 @@ def _parse_errors(where: str) -> Iterator[None]:
         raise InputNotReady(f"{where}: not a complete Parquet file: {first_line(error)}") from error
 
 
-def _version(filesystem: fsspec.AbstractFileSystem, path: str) -> tuple[str, ...]:
+def version_of(filesystem: fsspec.AbstractFileSystem, path: str) -> tuple[str, ...]:
+    """Size, times and tags of a file; another version is another file."""
     info: dict[str, Any] = filesystem.info(path)
     return tuple(str(info.get(key)) for key in VERSION_KEYS)
 
@@ -112,7 +121,10 @@ def _footer_bytes(where: str, stream: fsspec.spec.AbstractBufferedFile, size: in
     if magic == ENCRYPTED_MAGIC:
         raise InputError(f"{where}: its footer is encrypted. Write it without encryption.")
     if magic != MAGIC:
-        raise InputError(f"{where}: not a Parquet file (it does not start with PAR1).")
+        raise InputError(
+            f"{where}: not a Parquet file (it does not start with PAR1). Text is read by its name: *.csv, *.tsv, "
+            "*.jsonl, also with .gz; a TREC run: *.run."
+        )
     stream.seek(max(size - 8, 0))
     tail = stream.read(8)
     length = int.from_bytes(tail[:4], "little")

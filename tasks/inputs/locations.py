@@ -1,4 +1,4 @@
-"""Finds the Parquet files behind a path: a file, a folder, a glob or dated folders, local or any fsspec URL.
+"""Finds the files behind a path: a file, a folder, a glob or dated folders, local or any fsspec URL.
 
 Of dated folders one night's is chosen. Knows nothing of what is in a file.
 """
@@ -18,10 +18,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tasks.inputs.lake_tables import TABLE_FOLDERS, may_be_inside_table, table_format
 from tasks.inputs.partitions import NightFolders, choose_partition, days_of_files
+from tasks.settings import InputName, InputSettings
+from tasks.system.environment import ROOT
 from tasks.system.errors import InputError, InputNotReady, PackrankError, first_line
 from tasks.system.redaction import hide_secrets
 
 SUFFIXES = (".parquet", ".parq", ".pq")
+TEXT_SUFFIXES = tuple(
+    f".{kind}{packed}" for kind in ("csv", "tsv", "jsonl", "ndjson", "json", "trec", "run") for packed in ("", ".gz")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,21 @@ class _Found:
     files: list[str]  # all of them, hidden ones too
 
 
+def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wanted:
+    """Which files of an input are the night's."""
+    return Wanted(
+        night=night,
+        partition=settings.partition,
+        may_be_older=settings.wait_s == 0 or source in settings.may_be_older,
+        marker=getattr(settings.markers, source),
+    )
+
+
+def resolve_path(path: str) -> str:
+    """A URL as it is, a relative path from the checkout."""
+    return path if "://" in path else str(ROOT / path)
+
+
 def locate(source: str, path: str, wanted: Wanted) -> Located:
     """Finds the files of one input, and chooses the partition.
 
@@ -71,7 +91,7 @@ def locate(source: str, path: str, wanted: Wanted) -> Located:
         found = _find(source, path)
         _check_is_no_table(source, where, found)
     root = found.root
-    paths = found.files if found.kind == "file" else _parquet_files(source, where, found)
+    paths = found.files if found.kind == "file" else _data_files(source, where, found)
     folders = {each: tuple(posixpath.relpath(without_query(each), root).split("/")[:-1]) for each in paths}
     asked = NightFolders(wanted.night, wanted.partition, wanted.may_be_older, is_glob=found.kind == "glob")
     chosen = choose_partition(where, folders, asked)
@@ -178,10 +198,20 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _parquet_files(source: str, where: str, found: _Found) -> list[str]:
-    paths = sorted(each for each in found.files if each.lower().endswith(SUFFIXES) and not _is_hidden(found.root, each))
+def _data_files(source: str, where: str, found: _Found) -> list[str]:
+    """The Parquet files; where there is none, the text files of one kind."""
+    shown = sorted(each for each in found.files if not _is_hidden(found.root, each))
+    paths = [each for each in shown if each.lower().endswith(SUFFIXES)]
+    paths = paths or [each for each in shown if each.lower().endswith(TEXT_SUFFIXES)]
     if not paths:
-        raise InputNotReady(f"{where}: no Parquet file there (*.parquet). Check [inputs] {source}.")
+        raise InputNotReady(f"{where}: no Parquet, CSV or JSON Lines file there. Check [inputs] {source}.")
+    kinds = {
+        each.lower().removesuffix(".gz").rpartition(".")[2] for each in paths if each.lower().endswith(TEXT_SUFFIXES)
+    }
+    if len(kinds) > 1:
+        raise InputError(
+            f"{where}: files of several kinds (*.{', *.'.join(sorted(kinds))}). Name those of one by a glob."
+        )
     return paths
 
 

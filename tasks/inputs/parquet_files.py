@@ -1,8 +1,8 @@
-"""Opens the Parquet files of an input and reads chosen columns of them, each checked against a declared schema.
+"""Opens the files of an input and reads chosen columns of them, each checked against a declared schema.
 
 Footers and schemas of all files are checked before a row is read; pages are read with checksum verification, in small
-batches, of a file that is still the same. Columns are matched by name, never by place or by case. Knows nothing of
-what the columns mean.
+batches, of a file that is still the same. Columns are matched by name, never by place or by case. Text files are read
+by `text_files` and come out alike. Knows nothing of what the columns mean.
 """
 
 import hashlib
@@ -13,11 +13,23 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.inputs.footers import ParquetFile, check_unchanged, open_footer
-from tasks.inputs.locations import Wanted, hive_keys, locate
+from tasks.inputs.footers import InputFile, check_unchanged, open_footer
+from tasks.inputs.locations import TEXT_SUFFIXES, Wanted, hive_keys, locate, without_query
+from tasks.inputs.missing_columns import MissingColumns
 from tasks.inputs.pages import read_pages
-from tasks.inputs.parquet_schema import Column, Kind, check_drift, check_schema, is_whole, normal_type
+from tasks.inputs.parquet_schema import (
+    Column,
+    Kind,
+    check_drift,
+    check_schema,
+    is_whole,
+    lacking_columns,
+    normal_type,
+    type_at,
+    values_at,
+)
 from tasks.inputs.partitions import is_same_partition, is_same_value
+from tasks.inputs.text_files import open_text_file, read_text_rows
 from tasks.system.errors import ConfigError, InputError, PackrankError, first_line
 
 ROWS_PER_BATCH = 65_536
@@ -30,7 +42,7 @@ class ParquetInput:
 
     source: str  # 'queries', 'documents', ...: what messages call it
     path: str  # as given in the settings
-    files: tuple[ParquetFile, ...]
+    files: tuple[InputFile, ...]
     columns: tuple[Column, ...]
     partition: str | None  # 'dt=2026-11-28' where one was chosen
 
@@ -40,14 +52,13 @@ class ParquetInput:
         return sum(file.num_rows for file in self.files)
 
     @property
-    def files_with_rows(self) -> tuple[ParquetFile, ...]:
+    def files_with_rows(self) -> tuple[InputFile, ...]:
         """Writers give the columns of a part without rows any type, or leave them out: it says nothing of an input."""
         return tuple(file for file in self.files if file.num_rows > 0)
 
     def has(self, name: str) -> bool:
         """Whether any file with rows has our column `name`."""
-        column = self.column(name)
-        return any(column.file_name in file.schema.names for file in self.files_with_rows)
+        return bool(self._types(name))
 
     def column(self, name: str) -> Column:
         """Our column `name`."""
@@ -55,17 +66,21 @@ class ParquetInput:
 
     def type_of(self, name: str) -> str:
         """The Arrow type of our column in the first file that has it, for messages."""
-        column = self.column(name)
-        having = (file for file in self.files_with_rows if column.file_name in file.schema.names)
-        return next((str(file.schema.field(column.file_name).type) for file in having), "no rows")
+        return next(map(str, self._types(name)), "no rows")
 
     def holds_integers(self, name: str) -> bool:
         """Whether our id column is stored as integers; the parts agree on it."""
-        column = self.column(name)
-        return any(
-            column.file_name in file.schema.names and is_whole(file.schema.field(column.file_name).type)
-            for file in self.files_with_rows
-        )
+        return any(map(is_whole, self._types(name)))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether ids are text since the files are: it does not say how others have to write them."""
+        return self.files[0].is_text
+
+    def _types(self, name: str) -> list[pa.DataType]:
+        """Of our column, in the files with rows that have it."""
+        found = (type_at(file.schema, self.column(name).file_name) for file in self.files_with_rows)
+        return [each for each in found if each is not None]
 
 
 def open_input(source: str, path: str, columns: Sequence[Column], wanted: Wanted, *, allow_empty: bool) -> ParquetInput:
@@ -73,12 +88,17 @@ def open_input(source: str, path: str, columns: Sequence[Column], wanted: Wanted
 
     Raises:
         InputNotReady: no file, no partition, no marker, a half-written file.
-        InputError: an unreadable file, no rows, a missing, doubled or wrongly typed column.
+        MissingColumns: a file has not all of `columns`.
+        InputError: an unreadable file, no rows, a doubled or wrongly typed column.
     """
     located = locate(source, path, wanted)
-    files = tuple(open_footer(source, located, found) for found in located.paths)
+    open_file = open_text_file if without_query(located.paths[0]).lower().endswith(TEXT_SUFFIXES) else open_footer
+    files = tuple(open_file(source, located, found) for found in located.paths)
     opened = ParquetInput(source, path, files, tuple(columns), located.partition)
     for file in opened.files_with_rows:
+        lacking = lacking_columns(file, columns)
+        if lacking:
+            raise MissingColumns.of_file(source, file, columns, lacking)
         check_schema(source, file, columns)
         _check_partition_columns(source, file)
     check_drift(source, opened.files_with_rows, columns)
@@ -95,14 +115,14 @@ def input_digest(inputs: Sequence[ParquetInput]) -> str:
     digest = hashlib.sha256()
     for opened in sorted(inputs, key=lambda each: each.source):
         for file in sorted(opened.files, key=lambda each: each.relative_path):
-            line = (opened.source, file.relative_path, str(file.size_bytes), file.footer_sha256)
+            line = (opened.source, file.relative_path, str(file.size_bytes), file.sha256)
             digest.update("\x00".join(line).encode() + b"\x01")
     return digest.hexdigest()
 
 
 def read_batches(
     opened: ParquetInput, names: Sequence[str], *, mark_undecodable: bool = False
-) -> Iterator[tuple[ParquetFile, pa.RecordBatch]]:
+) -> Iterator[tuple[InputFile, pa.RecordBatch]]:
     """Our columns `names` of every file, normalised, in batches.
 
     ids and text are `string` (integers in decimal), ranks and relevance `int64`, scores `float64` (NaN and the
@@ -113,32 +133,35 @@ def read_batches(
         InputError: a page that does not match its checksum, an id that is not UTF-8, a rank that is not whole.
     """
     for file in opened.files_with_rows:
-        present = [name for name in names if opened.column(name).file_name in file.schema.names]
-        for batch in _raw_batches(opened, file, [opened.column(name).file_name for name in present]):
+        columns = [opened.column(name) for name in names]
+        present = [column for column in columns if type_at(file.schema, column.file_name) is not None]
+        for batch in _raw_batches(opened.source, file, present):
             arrays: dict[str, pa.Array] = {}
             marks: list[pa.Array] = []
-            for name in names:
-                column = opened.column(name)
-                if name not in present:
-                    arrays[name] = pa.nulls(batch.num_rows, normal_type(column))
+            for column in columns:
+                values = values_at(batch, column.file_name)
+                if values is None:
+                    arrays[column.name] = pa.nulls(batch.num_rows, normal_type(column))
                 elif column.kind == "text":
-                    arrays[name], undecodable = decoded_texts(batch.column(column.file_name))
+                    arrays[column.name], undecodable = decoded_texts(values)
                     marks.append(undecodable)
+                elif column.kind == "nested":
+                    arrays[column.name] = values
                 else:
-                    arrays[name] = _normalised(opened, file, column, batch)
+                    where = f"{opened.source}: {file.path}: column {column.file_name!r}"
+                    arrays[column.name] = normalised_values(values, column.kind, where)
             if mark_undecodable:
                 arrays["is_undecodable"] = reduce(pc.or_, marks) if marks else pa.repeat(False, batch.num_rows)
             yield file, pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _check_partition_columns(source: str, file: ParquetFile) -> None:
+def _check_partition_columns(source: str, file: InputFile) -> None:
     """A column inside the file that contradicts its Hive folder; `dt=20261128` is the date 2026-11-28."""
     for key, value in hive_keys(file.relative_path).items():
         if key not in file.schema.names:
             continue
-        with file.filesystem.open(file.path, "rb") as stream:
-            batches = read_pages(stream, f"{source}: {file.path}", [key], ROWS_PER_BATCH)
-            inside = {str(each) for batch in batches for each in pc.unique(batch.column(key)).to_pylist()}
+        batches = _raw_batches(source, file, [Column(key, "id", key)])
+        inside = {str(each) for batch in batches for each in pc.unique(batch.column(key)).to_pylist()}
         other = sorted(each for each in inside if not is_same_value(value, each))
         if other:
             raise InputError(
@@ -147,22 +170,25 @@ def _check_partition_columns(source: str, file: ParquetFile) -> None:
             )
 
 
-def _raw_batches(opened: ParquetInput, file: ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with_text = any(column.kind in ("text", "nested") and column.file_name in columns for column in opened.columns)
+def _raw_batches(source: str, file: InputFile, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    with_text = any(column.kind in ("text", "nested") for column in columns)
     rows = ROWS_PER_BATCH_WITH_TEXT if with_text else ROWS_PER_BATCH
-    where = f"{opened.source}: {file.path}"
-    check_unchanged(opened.source, file)
+    where = f"{source}: {file.path}"
+    check_unchanged(source, file)
     try:
-        with file.filesystem.open(file.path, "rb") as stream:
-            yield from read_pages(stream, where, columns, rows)
+        if file.is_text:
+            yield from read_text_rows(file, where, columns)
+        else:
+            with file.filesystem.open(file.path, "rb") as stream:
+                yield from read_pages(stream, where, [column.file_name for column in columns], rows)
     except PackrankError:
         raise
     except Exception as error:  # of damaged bytes pyarrow makes many kinds
-        check_unchanged(opened.source, file)
+        check_unchanged(source, file)
         raise InputError(
             f"{where}: damaged, one of its pages cannot be read: {first_line(error)}. Write the file again."
         ) from error
-    check_unchanged(opened.source, file)
+    check_unchanged(source, file)
 
 
 def decoded_texts(array: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -221,10 +247,3 @@ def check_partition_setting(partition: str | None, inputs: Sequence[ParquetInput
         return
     if not any(opened.partition is not None and is_same_partition(opened.partition, partition) for opened in inputs):
         raise ConfigError(f"[inputs] partition = {partition!r}: no input lies in folders named so.")
-
-
-def _normalised(opened: ParquetInput, file: ParquetFile, column: Column, batch: pa.RecordBatch) -> pa.Array:
-    array = batch.column(column.file_name)
-    if column.kind == "nested":
-        return array
-    return normalised_values(array, column.kind, f"{opened.source}: {file.path}: column {column.file_name!r}")

@@ -1,13 +1,16 @@
-"""The columns of an input's files: which are needed, of which types they may be, and that all files agree."""
+"""The columns of an input's files: which are needed, of which types they may be, and that all files agree.
 
-import difflib
-from collections.abc import Mapping, Sequence
+A name may lead inside a column: `query.text` is the field `text` of the column `query`, where no column is called so.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.inputs.footers import ParquetFile
+from tasks.inputs.footers import InputFile
 from tasks.system.errors import InputError
 
 Kind = Literal["id", "text", "rank", "score", "relevance", "nested"]
@@ -18,13 +21,6 @@ WANTED = {
     "score": "numbers",
     "relevance": "integers",
     "nested": "list<struct<doc_id, text, score>>",
-}
-USUAL_NAMES = {  # of our columns, by those who call them otherwise
-    "query_id": ("qid", "q_id", "topic_id"),
-    "doc_id": ("docid", "docno", "did", "pid", "document_id", "passage_id", "corpus_id"),
-    "text": ("body", "content", "contents", "passage", "query", "question"),
-    "relevance": ("label", "rel", "grade"),
-    "candidates": ("hits", "results", "passages", "documents"),
 }
 SQL_TYPES: dict[Kind, str] = {
     "id": "varchar",
@@ -44,97 +40,95 @@ class Column:
     file_name: str
     is_required: bool = True
     is_all_or_none: bool = False  # optional, but a part without it beside a part with it is an error
+    fields: tuple["Column", ...] = ()  # of the nested layout's lists, 'candidates.doc_id': doc_id, text, score
+
+    def fits(self, found: pa.DataType, *, is_text: bool) -> bool:
+        """Whether a column of the type may hold it; in a text file, whose numbers are text, too."""
+        if pa.types.is_dictionary(found):
+            return self.fits(found.value_type, is_text=is_text)
+        if pa.types.is_null(found):
+            return True  # all of its rows are null
+        if self.kind == "id":
+            return _is_text(found) or is_whole(found)
+        if self.kind == "text" or (is_text and self.kind != "nested"):
+            return _is_text(found)
+        if self.kind == "nested":
+            struct = inner_struct(found)
+            types = {} if struct is None else {each: type_at(struct, each.file_name) for each in self.fields}
+            return struct is not None and all(
+                kind is None or each.fits(kind, is_text=is_text) for each, kind in types.items()
+            )
+        is_number = is_whole(found) or pa.types.is_floating(found)
+        return is_number or (self.kind == "score" and pa.types.is_decimal(found))
 
 
-def check_schema(source: str, file: ParquetFile, columns: Sequence[Column]) -> None:
-    """Whether a file has the columns, of kinds that fit.
+def type_at(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
+    """The type of a column, or of a field inside one; None if it is not there."""
+    if name in {field.name for field in fields}:
+        return fields.field(name).type
+    outer, _, inner = name.partition(".")
+    inside = type_at(fields, outer) if inner else None
+    return type_at(inside, inner) if inside is not None and pa.types.is_struct(inside) else None
+
+
+def values_at(columns: pa.RecordBatch | pa.StructArray, name: str) -> pa.Array | None:
+    """The values of a column, or of a field inside one; None if it is not there."""
+    is_batch = isinstance(columns, pa.RecordBatch)
+    if name in {field.name for field in (columns.schema if is_batch else columns.type)}:
+        return columns.column(name) if is_batch else pc.struct_field(columns, name)
+    outer, _, inner = name.partition(".")
+    inside = values_at(columns, outer) if inner else None
+    return values_at(inside, inner) if inside is not None and pa.types.is_struct(inside.type) else None
+
+
+def inner_struct(found: pa.DataType) -> pa.StructType | None:
+    """Of a list of structs, the struct; of lists that are all empty, one without fields."""
+    if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        return None
+    if pa.types.is_null(found.value_type):
+        return pa.struct([])
+    return found.value_type if pa.types.is_struct(found.value_type) else None
+
+
+def lacking_columns(file: InputFile, columns: Sequence[Column]) -> list[Column]:
+    """Those that the file has to have and has not; also fields of its lists of candidates."""
+    lacking = [each for each in columns if each.is_required and type_at(file.schema, each.file_name) is None]
+    for column in columns:
+        struct = inner_struct(type_at(file.schema, column.file_name) or pa.null()) if column.fields else None
+        if struct is not None and struct.num_fields:
+            lacking += [each for each in column.fields if each.is_required and type_at(struct, each.file_name) is None]
+    return lacking
+
+
+def check_schema(source: str, file: InputFile, columns: Sequence[Column]) -> None:
+    """Whether the columns that a file has are of kinds that fit.
 
     Raises:
-        InputError: one is missing, stands there twice, or is of another kind.
+        InputError: one stands there twice, or is of another kind.
     """
-    names = file.schema.names
-    missing = [column for column in columns if column.is_required and column.file_name not in names]
-    if missing:
-        raise InputError(f"{source}: {file.path} ({file.num_rows} rows): {_missing(source, missing, file.schema)}")
     for column in columns:
-        found = names.count(column.file_name)
-        if found > 1:
-            raise InputError(f"{source}: {file.path}: {found} columns are named {column.file_name!r}. Keep one.")
-        if found == 1:
-            _check_kind(source, file, column)
-
-
-def _missing(source: str, columns: Sequence[Column], schema: pa.Schema) -> str:
-    names = ", ".join(repr(column.file_name) for column in columns)
-    said = f"no column{'s' if len(columns) > 1 else ''} {names}"
-    nested = [field.name for field in schema if _is_candidate_list(field.type)]
-    if nested and source != "nested":
-        kind = schema.field(nested[0]).type
-        return f"{said}: this is the nested layout ({nested[0]}: {kind}); name it as [inputs] nested."
-    structs = [field.name for field in schema if pa.types.is_nested(field.type)]
-    inside = [column for column in columns if column.file_name.partition(".")[0] in structs]
-    if inside:
-        name = inside[0].file_name
-        new = inside[0].name
-        return f"{said}: a field inside a column cannot be named. Write it as a column of its own: {name} as {new}."
-    guesses = _guesses(columns, schema.names)
-    of = {name: f" for {name}" if len(columns) > 1 else "" for name in guesses}
-    hint = f" Is it {', '.join(f'{theirs!r}{of[ours]}' for ours, theirs in guesses.items())}?" if guesses else ""
-    wanted = ", ".join(column.name for column in columns)
-    return (
-        f"{said} (found: {', '.join(schema.names)}).{hint} Rename upstream or set [inputs.columns.{source}] {wanted}."
-    )
-
-
-def _guesses(columns: Sequence[Column], names: Sequence[str]) -> dict[str, str]:
-    """Our columns -> those of the file that they may be, each once: by names that are usual, then by spelling."""
-    free = {name.lower(): name for name in names}
-    guesses: dict[str, str] = {}
-    for column in columns:
-        usual = [name for name in USUAL_NAMES.get(column.name, ()) if name in free]
-        alike = difflib.get_close_matches(column.file_name.lower(), free, n=1)
-        for name in (usual + alike)[:1]:
-            guesses[column.name] = free.pop(name)
-    return guesses
-
-
-def _check_kind(source: str, file: ParquetFile, column: Column) -> None:
-    found = file.schema.field(column.file_name).type
-    if _is_of_kind(found, column.kind):
-        return
-    raise InputError(
-        f"{source}: {file.path}: column {column.file_name!r} holds {found} in {file.num_rows} rows, "
-        f"wanted {WANTED[column.kind]}.{_cast_hint(column, found)}"
-    )
+        times = file.schema.names.count(column.file_name)
+        if times > 1:
+            raise InputError(f"{source}: {file.path}: {times} columns are named {column.file_name!r}. Keep one.")
+        found = type_at(file.schema, column.file_name)
+        if found is None or column.fits(found, is_text=file.is_text):
+            continue
+        raise InputError(
+            f"{source}: {file.path}: column {column.file_name!r} holds {found} in {file.num_rows} rows, "
+            f"wanted {WANTED[column.kind]}.{_cast_hint(column, found)}"
+        )
 
 
 def _cast_hint(column: Column, found: pa.DataType) -> str:
     """What to write upstream, in SQL."""
     name = column.file_name
-    if column.kind == "nested":
-        return " The fields inside must have these names; they cannot be mapped."
     if _is_binary(found):
         return f" Cast it to text (UTF-8) upstream: decode({name}) in DuckDB."
     if column.kind == "id" and pa.types.is_floating(found):
         return f" Write it as text: cast(cast({name} as bigint) as varchar)."
-    if pa.types.is_boolean(found) or pa.types.is_nested(found):
+    if column.kind == "nested" or pa.types.is_boolean(found) or pa.types.is_nested(found):
         return ""
     return f" Write cast({name} as {SQL_TYPES[column.kind]})."
-
-
-def _is_of_kind(found: pa.DataType, kind: Kind) -> bool:
-    if pa.types.is_dictionary(found):
-        return _is_of_kind(found.value_type, kind)
-    if pa.types.is_null(found):
-        return True  # all of its rows are null
-    if kind == "id":
-        return _is_text(found) or is_whole(found)
-    if kind == "text":
-        return _is_text(found)
-    if kind == "nested":
-        return _is_candidate_list(found)
-    is_number = is_whole(found) or pa.types.is_floating(found)
-    return is_number or (kind == "score" and pa.types.is_decimal(found))
 
 
 def is_whole(found: pa.DataType) -> bool:
@@ -150,22 +144,10 @@ def _is_binary(found: pa.DataType) -> bool:
     return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found) or pa.types.is_binary_view(found))
 
 
-def _is_candidate_list(found: pa.DataType) -> bool:
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
-        return False
-    if pa.types.is_null(found.value_type):
-        return True  # all of its lists are empty
-    if not pa.types.is_struct(found.value_type):
-        return False
-    fields = {field.name: field.type for field in found.value_type}
-    kinds: Mapping[str, Kind] = {"doc_id": "id", "text": "text"}
-    return all(name in fields and _is_of_kind(fields[name], kind) for name, kind in kinds.items())
-
-
-def check_drift(source: str, files: Sequence[ParquetFile], columns: Sequence[Column]) -> None:
+def check_drift(source: str, files: Sequence[InputFile], columns: Sequence[Column]) -> None:
     """Parts of one input that disagree about a column."""
     for column in columns:
-        having = [file for file in files if column.file_name in file.schema.names]
+        having = [file for file in files if type_at(file.schema, column.file_name) is not None]
         if column.is_all_or_none and 0 < len(having) < len(files):
             lacking = next(file for file in files if file not in having)
             raise InputError(
@@ -173,7 +155,7 @@ def check_drift(source: str, files: Sequence[ParquetFile], columns: Sequence[Col
                 f"{having[0].path} has. Write all parts with it, or none."
             )
         if column.kind == "id":
-            types = {file.path: file.schema.field(column.file_name).type for file in having}
+            types = {file.path: type_at(file.schema, column.file_name) or pa.null() for file in having}
             having = [file for file in having if not pa.types.is_null(types[file.path])]
             integers = [file for file in having if is_whole(types[file.path])]
             if 0 < len(integers) < len(having):

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.inputs.footers import MAGIC
-from tasks.inputs.locations import file_errors
+from tasks.inputs.locations import TEXT_SUFFIXES, file_errors, resolve_path, wanted_files
+from tasks.inputs.missing_columns import MissingColumns
 from tasks.inputs.parquet_files import ParquetInput, input_digest, open_input, read_batches
 from tasks.inputs.parquet_schema import Column
-from tasks.inputs.staging import resolve_path, wanted_files
 from tasks.settings import InputSettings
 from tasks.system.errors import InputError
 
@@ -92,9 +92,21 @@ def open_qrels(settings: InputSettings, night: date) -> ParquetInput:
     return open_input("qrels", path, columns, wanted, allow_empty=settings.allow_empty)
 
 
+def qrels_missing(settings: InputSettings, night: date) -> list[MissingColumns]:
+    """What `[inputs] qrels` lacks, to be told with what other inputs lack; what else is wrong is told after that."""
+    try:
+        if settings.qrels is not None and not is_text_file(resolve_path(settings.qrels)):
+            open_qrels(settings, night)
+    except MissingColumns as error:
+        return [error]
+    except InputError:
+        pass
+    return []
+
+
 def is_text_file(path: str) -> bool:
-    """Whether the path is one file that is no Parquet, by name and first bytes."""
-    if path.endswith((".parquet", ".parq")):
+    """Whether the path is one file of TREC's or BEIR's kind, by name and first bytes: no table that has our columns."""
+    if path.endswith((".parquet", ".parq", *(each for each in TEXT_SUFFIXES if ".tsv" not in each))):
         return False
     with file_errors(path):
         filesystem, root = fsspec.core.url_to_fs(path)

@@ -3,9 +3,7 @@
 Knows nothing of candidates and documents.
 """
 
-import math
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -73,31 +71,6 @@ def id_hash(query_id: str, seed: str = "") -> int:
     """64 bits of BLAKE2b, the same on every machine: never Python's own hash."""
     digest = blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=8, key=seed.encode())
     return int.from_bytes(digest.digest(), "little")
-
-
-def find_query_texts(
-    opened: ParquetInput, query_ids: Collection[str], max_chars: int, give_up_at: float = math.inf
-) -> dict[str, str]:
-    """The beginnings of some queries' texts, by query_id; those that are not there are left out.
-
-    Args:
-        opened: queries, or the nested layout.
-        query_ids: whose texts.
-        max_chars: of each text.
-        give_up_at: monotonic; what is not found by then is left out.
-
-    Raises:
-        InputError: see `read_batches`.
-    """
-    wanted = pa.array(sorted(query_ids), pa.string())
-    texts: dict[str, str] = {}
-    for _, batch in read_batches(opened, ["query_id", "text"]):
-        found = batch.filter(pc.is_in(batch.column("query_id"), value_set=wanted))
-        for query_id, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
-            texts.setdefault(query_id, (text or "")[:max_chars])
-        if len(texts) == len(wanted) or time.monotonic() > give_up_at:
-            break
-    return texts
 
 
 def check_no_null_ids(opened: ParquetInput, path: str, num_rows: int, ids: pa.Array) -> None:

@@ -21,20 +21,20 @@ from tasks.inputs.candidates import (
     check_first_stage_order,
     check_repetitions,
     match_candidates,
-    nested_columns,
     stage_candidates,
     stage_nested,
 )
-from tasks.inputs.documents import check_duplicates, document_columns, read_texts, stage_document_ids
-from tasks.inputs.locations import Wanted
+from tasks.inputs.documents import check_duplicates, document_columns, nested_columns, read_texts, stage_document_ids
+from tasks.inputs.locations import resolve_path, wanted_files
+from tasks.inputs.missing_columns import MissingColumns, told_together
 from tasks.inputs.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input
 from tasks.inputs.parquet_schema import Column
 from tasks.inputs.partitions import day_of
+from tasks.inputs.qrels import qrels_missing
 from tasks.inputs.query_subsets import query_columns, stage_queries
 from tasks.inputs.token_store import PassageEncoder, TokenStore, mapped_array, write_token_store
 from tasks.settings import InputName, InputSettings
 from tasks.system.database import Database, DatabaseLimits, open_scratch
-from tasks.system.environment import checkout_path
 from tasks.system.errors import OutOfMemory
 
 DOC_INDEX_FILE = "candidate_documents.int32"
@@ -109,35 +109,20 @@ def open_night_input(settings: InputSettings, night: date) -> NightInput:
         "nested": nested_columns(settings.columns.nested),
     }
     inputs: dict[str, ParquetInput] = {}
-    for source, wanted in columns.items():
-        path = getattr(settings, source)
-        if path is not None:
-            inputs[source] = open_input(
-                source,
-                resolve_path(path),
-                wanted,
-                wanted_files(settings, source, night),
-                allow_empty=settings.allow_empty,
-            )
+    missing: list[MissingColumns] = []
+    for source, names in columns.items():
+        path, wanted = getattr(settings, source), wanted_files(settings, source, night)
+        try:
+            if path is not None:
+                inputs[source] = open_input(source, resolve_path(path), names, wanted, allow_empty=settings.allow_empty)
+        except MissingColumns as error:
+            missing.append(error)
+    if missing:
+        raise told_together([*missing, *qrels_missing(settings, night)], settings.columns.model_dump())
     check_partition_setting(settings.partition, list(inputs.values()))
     check_first_stage_order(inputs.get("nested") or inputs["candidates"], settings.order_by)
     chosen = [f"{source}: {each.partition}" for source, each in inputs.items() if each.partition is not None]
     return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None)
-
-
-def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wanted:
-    """Which files of an input are the night's."""
-    return Wanted(
-        night=night,
-        partition=settings.partition,
-        may_be_older=settings.wait_s == 0 or source in settings.may_be_older,
-        marker=getattr(settings.markers, source),
-    )
-
-
-def resolve_path(path: str) -> str:
-    """A URL as it is, a relative path from the checkout."""
-    return path if "://" in path else str(checkout_path(path))
 
 
 def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night

@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from tasks.inputs.documents import find_titles
+from tasks.inputs.excerpts import find_query_texts, find_titles
 from tasks.inputs.parquet_files import ParquetInput
-from tasks.inputs.query_subsets import find_query_texts
 from tasks.report.summary import notices_of
 from tasks.report.summary_tables import Notice, SummaryTable, duration_text, to_markdown
 from tasks.store.night_store import Store

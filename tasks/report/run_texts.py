@@ -6,8 +6,7 @@ Only as long as those are what they were. Knows nothing of what shows them.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tasks.inputs.documents import find_passages
-from tasks.inputs.query_subsets import find_query_texts
+from tasks.inputs.excerpts import find_passages, find_query_texts
 from tasks.inputs.staging import open_night_input
 from tasks.settings import InputName, InputSettings, stored_inputs
 from tasks.store.runs import Run

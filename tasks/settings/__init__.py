@@ -9,16 +9,14 @@ from tasks.settings.input_section import InputName, InputSettings
 from tasks.settings.loading import (
     PATH_SETTINGS,
     alert_settings,
-    differing_settings,
     load_settings,
     overrides_from,
     parse_override,
-    store_settings,
-    stored_inputs,
 )
 from tasks.settings.models import CheckSettings, PackingSettings, Settings, StoreSettings, StudySettings
 from tasks.settings.night_section import NightSettings
 from tasks.settings.section import Section
+from tasks.settings.stored_settings import differing_settings, store_settings, stored_inputs
 from tasks.settings.strategy_section import StrategySettings
 
 __all__ = [

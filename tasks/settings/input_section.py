@@ -16,7 +16,7 @@ ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is tak
 
 
 class ColumnNames(Section):
-    """For each input, our column name -> the column's name in the file."""
+    """For each input, our column name -> the column's name in the file; of a field inside a column, 'query.text'."""
 
     queries: dict[str, str] = {}
     documents: dict[str, str] = {}
@@ -30,7 +30,12 @@ class ColumnNames(Section):
             "queries": {"query_id", "text"},
             "documents": {"doc_id", "text", "title"},
             "candidates": {"query_id", "doc_id", "rank", "score"},
-            "nested": {"query_id", "text", "candidates"},
+            "nested": {
+                "query_id",
+                "text",
+                "candidates",
+                *(f"candidates.{name}" for name in ("doc_id", "text", "score")),
+            },
             "qrels": {"query_id", "doc_id", "relevance"},
         }
         for source, names in known.items():
@@ -53,7 +58,7 @@ class MarkerNames(Section):
 class InputSettings(Section):
     """Where the first stage's output is: three flat inputs, or one nested."""
 
-    queries: str | None = None  # file, folder, glob or Hive folder; local or any fsspec URL
+    queries: str | None = None  # file, folder, glob or dated folders; local or any fsspec URL; Parquet, CSV, JSON Lines
     documents: str | None = None
     candidates: str | None = None
     nested: str | None = None  # (query_id, text, candidates list<struct<doc_id, text, score>>)

@@ -1,4 +1,4 @@
-"""Settings from a TOML file, its preset and overrides, or from what is stored with a run; the words of their errors.
+"""Settings from a TOML file, its preset and overrides; the words of their errors.
 
 A relative path is taken from the folder of the file that says it, or from where `--set` was typed. Loaded, one that
 lies in the checkout is seen from there: a run's identity does not depend on where the checkout is.
@@ -16,13 +16,12 @@ from pydantic import (
     ValidationError,
 )
 
-from tasks.settings.input_section import InputName, InputSettings
-from tasks.settings.models import Settings, StoreSettings
+from tasks.settings.models import Settings
 from tasks.settings.night_section import SECRET_SETTING, NightSettings
 from tasks.settings.strategy_section import OWN_TABLE
 from tasks.system.environment import ROOT, checkout_path
 from tasks.system.errors import ConfigError, first_line
-from tasks.system.redaction import MASK, SECRET_NAME, hide_setting_secrets
+from tasks.system.redaction import SECRET_NAME, hide_setting_secrets
 
 UNWRITTEN = ("int", "literal['auto']", "constrained-int", OWN_TABLE)  # of an error's place: no user wrote them
 PATH_SETTINGS = (
@@ -63,52 +62,14 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     given = {dotted: _from_folder(ROOT, dotted, value) for dotted, value in (overrides or {}).items()}
     document = _over_preset(_read_settings(path), given.get("preset"))
     for dotted, value in given.items():
-        _lay_over(document, dotted, value)
+        lay_over(document, dotted, value)
     night = document.setdefault("night", {})
     if isinstance(night, dict) and not night.get("name"):
         night["name"] = path.stem
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {'; '.join(_complaint(detail) for detail in error.errors())}") from error
-
-
-def stored_inputs(run_id: str, run_settings: Mapping[str, Any], needed: Sequence[InputName]) -> InputSettings:
-    """`[inputs]` of settings that are stored with a run, for reading those that are `needed` again.
-
-    Raises:
-        ConfigError: they are not this packrank's, or a needed one was a URL with secrets, which are not stored.
-    """
-    stored = run_settings.get("inputs", {})
-    hidden = [name for name in needed if "://" in str(stored.get(name)) and MASK in str(stored.get(name))]
-    if hidden:
-        raise ConfigError(f"run {run_id}: [inputs] {', '.join(hidden)} had a URL with secrets, which are not stored.")
-    try:
-        return InputSettings.model_validate(stored)
-    except ValidationError as error:
-        details = [dict(detail, loc=("inputs", *detail["loc"])) for detail in error.errors()]
-        told = "; ".join(_complaint(detail) for detail in details)
-        raise ConfigError(f"run {run_id}: its stored [inputs] are not this packrank's ({told}).") from error
-
-
-def differing_settings(settings: Settings, run_settings: Mapping[str, Any]) -> list[str]:
-    """The settings, as `[section] key`, in which a run's stored ones would rank otherwise; judgments aside."""
-    sections = {name: run_settings.get(name, {}) for name in ("inputs", "strategy", "prompt", "engine")}
-    try:
-        stored = Settings.model_validate({**sections, "night": {}})
-    except ValidationError as error:
-        return [_complaint(detail) for detail in error.errors()]
-    ours, theirs = (_ranking_leaves(each) for each in (settings, stored))
-    return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-
-
-def _ranking_leaves(settings: Settings) -> dict[str, Any]:
-    """`ranking_settings` without secrets and judgments, by `[section] key`."""
-    ranking = hide_setting_secrets(settings.ranking_settings())
-    assert isinstance(ranking, dict)
-    ranking["inputs"].pop("qrels")
-    ranking["inputs"]["columns"].pop("qrels")
-    return {f"[{section}] {key}": value for section, values in ranking.items() for key, value in values.items()}
+        raise ConfigError(f"{path}: {'; '.join(complaint(detail) for detail in error.errors())}") from error
 
 
 def alert_settings(path: Path) -> NightSettings:
@@ -128,24 +89,6 @@ def alert_settings(path: Path) -> NightSettings:
         return NightSettings.model_validate(name | {key: section.get(key) for key in ("alert_url", "alert_url_file")})
     except ValidationError as error:
         raise ConfigError(f"{path}: [night] alert_url: wanted an http:// or https:// URL") from error
-
-
-def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, object]) -> StoreSettings:
-    """`[store]` of settings that are stored with a run, `store.key` overrides laid over it.
-
-    Raises:
-        ConfigError: an override of another section, or a value that is not allowed.
-    """
-    document: dict[str, Any] = {"store": dict(run_settings.get("store", {}))}
-    for dotted, value in overrides.items():
-        if not dotted.startswith("store."):
-            raise ConfigError(f"--set {dotted}: a finished run has its settings; wanted store.KEY=VALUE.")
-        _lay_over(document, dotted, value)
-    try:
-        return StoreSettings.model_validate(document["store"])
-    except ValidationError as error:
-        details = [dict(detail, loc=("store", *detail["loc"])) for detail in error.errors()]
-        raise ConfigError("; ".join(_complaint(detail) for detail in details)) from error
 
 
 def parse_override(text: str) -> tuple[str, object]:
@@ -240,7 +183,12 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
+def lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
+    """Puts a value into a document; sections that are not there are made.
+
+    Raises:
+        ConfigError: a section is a value there.
+    """
     *sections, key = dotted.split(".")
     table = document
     for section in sections:
@@ -250,7 +198,8 @@ def _lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
     table[key] = value
 
 
-def _complaint(detail: Any) -> str:
+def complaint(detail: Any) -> str:
+    """What a validator's error says, in our words."""
     section, *rest = [str(part) for part in detail["loc"] if part not in UNWRITTEN]
     where = f"[{section}]" + (f" {'.'.join(rest)}" if rest else "")
     if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -56,7 +56,7 @@ def input_paths(folder, item):
 EXPECTED_WORDS = {  # beyond the file's name: what the row's message must name
     "queries/null_id.parquet": ["query_id", "1 of 8"],
     "queries/no_text_column.parquet": ["'text'", "query_id"],
-    "queries/column_case.parquet": ["'query_id'", "Query_ID, TEXT", "Is it 'Query_ID'"],
+    "queries/column_case.parquet": ["'query_id'", "Query_ID, TEXT", 'query_id = "Query_ID"'],
     "queries/duplicate_column.parquet": ["2 columns", "'text'"],
     "queries/binary.parquet": ["binary", "8 rows"],
     "queries/int_ids.parquet": ["int64", "string", "base/candidates.parquet", "0 of 80"],

@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from flows.cli import main
-from tasks.inputs.candidates import nested_columns
-from tasks.inputs.documents import find_passages
+from tasks.inputs.documents import nested_columns
+from tasks.inputs.excerpts import find_passages
 from tasks.inputs.locations import Wanted
 from tasks.inputs.parquet_files import open_input
 from tasks.nightly.night import run_night

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import tomllib
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,23 +205,52 @@ def test_what_cannot_be_a_nights_input_is_named(tmp_path, paths, source, columns
     assert "\n" not in str(refused.value)
 
 
-def test_a_column_by_another_name_is_offered_and_can_be_mapped(tmp_path, paths):
-    table = pq.read_table(paths["inputs.candidates"])
-    pq.write_table(table.rename_columns(["query_id", "docid", "rank", "score"]), paths["inputs.candidates"])
+def pasted(message):
+    """What a message says to set under [inputs]."""
+    assert "\n" not in message
+    return tomllib.loads(message[message.index("columns = {") :])["columns"]
 
-    with pytest.raises(
-        InputError, match=r"no column 'doc_id' \(found: query_id, docid, rank, score\). Is it 'docid'\?"
-    ):
+
+def rename(path, **names):
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns([names.get(name, name) for name in table.column_names]), path)
+
+
+def test_all_columns_that_are_missing_come_in_one_message_that_can_be_pasted(tmp_path, paths):
+    """Of all inputs, none guessed twice, with what the settings had; judgments too."""
+    plain = lists(stage(tmp_path, paths))
+    qrels = write_parquet(tmp_path / "r.parquet", **{"query-id": ["q000"], "corpus-id": ["d0000"], "score": [1]})
+    rename(paths["inputs.queries"], query_id="qid", text="query")
+    rename(paths["inputs.documents"], doc_id="_id", text="body", title="headline")
+    rename(paths["inputs.candidates"], query_id="query", doc_id="docno", rank="place")
+    given = {"candidates": {"rank": "place"}}
+
+    with pytest.raises(InputError, match=r"in place of the columns that it has: columns = ") as told:
+        stage(tmp_path, paths, qrels=str(qrels), columns=given)
+
+    columns = pasted(str(told.value))
+    assert columns == {
+        "queries": {"query_id": "qid", "text": "query"},
+        "documents": {"doc_id": "_id", "text": "body", "title": "headline"},
+        "candidates": {"rank": "place", "query_id": "query", "doc_id": "docno"},
+        "qrels": {"query_id": "query-id", "doc_id": "corpus-id", "relevance": "score"},
+    }
+    assert lists(stage(tmp_path, paths, qrels=str(qrels), columns=columns)) == plain
+
+
+def test_a_column_that_none_is_like_is_asked_for(tmp_path, paths):
+    rename(paths["inputs.documents"], text="xyz")
+
+    with pytest.raises(InputError, match=r"\('\?': no name is like it\): columns = ") as told:
         stage(tmp_path, paths)
-    mapped = stage(tmp_path, paths, columns={"candidates": {"doc_id": "docid"}})
-    assert lists(mapped)["q001"] == ["d0001", "d0002"]
+
+    assert pasted(str(told.value)) == {"documents": {"text": "?"}}
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"qid": ["a"], "query": ["x"]}, r"no columns 'query_id', 'text'.*'qid' for query_id, 'query' for text\?"),
-        ({"query_id": ["a"], "body": [{"text": "x"}]}, r"no column 'text' \(found: query_id, body\)\. Is it 'body'\?"),
+        ({"query_id": ["a"], "body": [{"text": "x"}]}, r"no column 'text' \(found: query_id, body, body\.text\)"),
         ({"query_id": [1.0], "text": ["x"]}, r"Write it as text: cast\(cast\(query_id as bigint\) as varchar\)"),
         (
             {"query_id": pa.array([bytes(16)], pa.uuid()), "text": ["x"]},
@@ -236,19 +266,52 @@ def test_columns_that_are_missing_or_of_another_type_come_with_what_to_write(tmp
         stage(tmp_path, paths | {"inputs.queries": str(path)})
 
 
-def test_a_field_inside_a_column_and_nested_lists_of_other_names_are_told_as_what_they_are(tmp_path, paths):
-    inside = write_parquet(tmp_path / "d.parquet", doc_id=["a"], body=[{"text": "x"}])
-    hits = write_parquet(tmp_path / "n.parquet", query_id=["a"], text=["x"], hits=[[{"doc_id": "1", "text": "t"}]])
-    named = write_parquet(tmp_path / "m.parquet", query_id=["a"], text=["x"], candidates=[[{"id": "1", "body": "t"}]])
+def test_fields_inside_columns_and_inside_lists_are_offered_and_can_be_mapped(tmp_path, paths):
+    queries = pq.read_table(paths["inputs.queries"])
+    inside = [{"of": {"text": text}} for text in queries.column("text").to_pylist()]
+    write_parquet(Path(paths["inputs.queries"]), query_id=queries.column("query_id"), query=inside)
+    found = [
+        {"docid": "1", "doc": {"contents": "t"}, "bm25": 1.0},
+        {"docid": "2", "doc": {"contents": "u"}, "bm25": 2.0},
+    ]
+    nested = {"inputs.nested": str(write_parquet(tmp_path / "n.parquet", qid=["a"], text=["x"], hits=[found]))}
 
-    with pytest.raises(InputError, match=r"no column 'body.text': a field inside.* of its own: body.text as text\."):
-        stage(tmp_path, paths | {"inputs.documents": str(inside)}, columns={"documents": {"text": "body.text"}})
-    with pytest.raises(InputError, match=r"no column 'candidates' \(found: query_id, text, hits\)\. Is it 'hits'\?"):
-        stage(tmp_path, {"inputs.nested": str(hits)})
     with pytest.raises(
-        InputError, match=r"wanted list<struct<doc_id, text, score>>\. The fields inside must have these"
-    ):
-        stage(tmp_path, {"inputs.nested": str(named)})
+        InputError, match=r"no column 'text' \(found: query_id, query, query.of, query.of.text\)"
+    ) as told:
+        stage(tmp_path, paths)
+    assert lists(stage(tmp_path, paths, columns=pasted(str(told.value))))["q001"] == ["d0001", "d0002"]
+
+    with pytest.raises(InputError, match=r"no columns 'query_id', 'candidates' \(found: qid, text, hits\)") as told:
+        stage(tmp_path, nested)
+    columns = pasted(str(told.value))
+    assert columns["nested"] == {
+        "query_id": "qid",
+        "candidates": "hits",
+        "candidates.doc_id": "docid",
+        "candidates.text": "doc.contents",
+        "candidates.score": "bm25",
+    }
+    assert lists(stage(tmp_path, nested, columns=columns, order_by="score")) == {"a": ["2", "1"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"query_id": ["a"], "text": ["x"], "doc_id": ["d"]}, "so this is not the nested layout. Name flat files as"),
+        (
+            {"query_id": ["a"], "text": ["x"], "candidates": [["d"]]},
+            r"holds list<.*: string> .*wanted list<struct<doc_id",
+        ),
+        (
+            {"query_id": ["a"], "text": ["x"], "candidates": [[{"doc_id": 1.5, "text": "t"}]]},
+            "wanted list<struct<doc_id",
+        ),
+    ],
+)
+def test_what_is_no_nested_layout_is_told_as_what_it_is(tmp_path, columns, words):
+    with pytest.raises(InputError, match=words):
+        stage(tmp_path, {"inputs.nested": str(write_parquet(tmp_path / "n.parquet", **columns))})
 
 
 @pytest.mark.parametrize(
