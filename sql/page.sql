@@ -47,23 +47,9 @@ where run_id = $run_id;
 select
     quantile_cont(ttft_s, [place / 200.0 for place in range(201)]) as ttft_s,
     quantile_cont(queue_s, [place / 200.0 for place in range(201)]) as queue_s,
-    quantile_cont(e2el_s, [place / 200.0 for place in range(201)]) as e2el_s,
-    quantile_cont(tpot_s, [place / 200.0 for place in range(201)]) as tpot_s
+    quantile_cont(e2el_s, [place / 200.0 for place in range(201)]) as e2el_s
 from windows
 where run_id = $run_id;
-
--- name: gap_histogram
--- Inter-token latencies of a run, its batches' histograms merged. gap_s: seconds, within 0.5 % | num_gaps
-with gaps as (
-    select unnest(itl_bins) as bin, unnest(itl_bin_counts)::bigint as num_gaps
-    from batches
-    where run_id = $run_id
-)
-
-select pow(1.01, bin) as gap_s, sum(num_gaps)::bigint as num_gaps
-from gaps
-group by bin
-order by bin;
 
 -- name: parse_statuses
 -- What a run's answers were like. parse_status: see windows.parse_status | num_windows | num_repeats: asked again
@@ -146,20 +132,46 @@ group by query_id
 having count(distinct ranking) = 2
 order by difference desc, query_id;
 
--- name: movers_by_quality
--- The ten queries of a run whose measure changed most. query_id | first_stage, reranked, difference: the measure's values
+-- name: reordering
+-- What reranking changed of the first stage's orders. num_queries: with two candidates or more | num_new_firsts: of these,
+-- with another first document | mean_overlap_at_10: share of the first ten that were among the first ten before
+with orders as (
+    select
+        query_id,
+        bool_or(rank = 1 and first_stage_rank <> 1) as has_new_first,
+        count(*) filter (rank <= 10 and first_stage_rank <= 10) / least(10, count(*)) as overlap_at_10
+    from all_scores
+    where run_id = $run_id
+    group by query_id
+    having count(*) > 1
+)
+
 select
-    metrics.query_id,
-    max(metrics.value) filter (metrics.ranking = 'first_stage') as first_stage,
-    max(metrics.value) filter (metrics.ranking = 'reranked') as reranked,
-    reranked - first_stage as difference
-from metrics
-semi join rankings on rankings.run_id = metrics.run_id and rankings.query_id = metrics.query_id
-where metrics.run_id = $run_id and metrics.measure = $measure
-group by metrics.query_id
-having count(distinct metrics.ranking) = 2 and difference <> 0
-order by abs(difference) desc, metrics.query_id
-limit 10;
+    count(*) as num_queries,
+    count(*) filter (has_new_first) as num_new_firsts,
+    avg(overlap_at_10) as mean_overlap_at_10
+from orders;
+
+-- name: movers_by_quality
+-- The five queries of a run whose measure gained most, and the five that lost most, best first. query_id
+-- first_stage, reranked, difference: the measure's values
+with differences as (
+    select
+        metrics.query_id,
+        max(metrics.value) filter (metrics.ranking = 'first_stage') as first_stage,
+        max(metrics.value) filter (metrics.ranking = 'reranked') as reranked,
+        reranked - first_stage as difference
+    from metrics
+    semi join rankings on rankings.run_id = metrics.run_id and rankings.query_id = metrics.query_id
+    where metrics.run_id = $run_id and metrics.measure = $measure
+    group by metrics.query_id
+    having count(distinct metrics.ranking) = 2 and difference <> 0
+)
+
+select query_id, first_stage, reranked, difference
+from differences
+qualify row_number() over (partition by difference > 0 order by abs(difference) desc, query_id) <= 5
+order by difference desc, query_id;
 
 -- name: movers_by_rank
 -- The ten queries of a run whose first ten came from furthest. query_id | distance: places, summed over the first ten

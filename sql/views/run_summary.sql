@@ -68,7 +68,7 @@ select
     runs.model,
     runs.strategy,
     runs.decode_mode,
-    array_to_string(runs.stages, ', then ') as ranked_by,
+    coalesce(array_to_string(runs.stages, ', then '), runs.strategy || ' by ' || runs.decode_mode) as ranked_by,
     runs.device,
     runs.input_partition,
     runs.num_queries,

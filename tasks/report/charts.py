@@ -9,20 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.report.drawing import FIRST, HEIGHT, INK, NUMBER, SECOND, Axes, Chart, draw_chart, show_legend
+from tasks.report.drawing import FIRST, INK, NUMBER, SECOND, Axes, Chart, draw_chart, show_legend
 
 Row = dict[str, Any]
-MS = 1000.0
-LATENCIES = (  # column of windows, what it is, p50 and p99 in serving_benchmark
-    ("ttft_s", "TTFT", "median_ttft_s", "p99_ttft_s"),
-    ("queue_s", "Queue time", "median_queue_s", "p99_queue_s"),
-    ("e2el_s", "E2EL", "median_e2el_s", "p99_e2el_s"),
-    ("tpot_s", "TPOT", "median_tpot_s", "p99_tpot_s"),
+LATENCIES = (  # column of windows, what it is, its line
+    ("e2el_s", "E2EL, to the last token", {"color": FIRST, "linewidth": 2.2}),
+    ("ttft_s", "TTFT, to the first", {"color": INK, "linewidth": 1.4, "linestyle": (0, (5, 2))}),
+    ("queue_s", "queued", {"color": SECOND, "linewidth": 1.6}),
 )
 MAX_LABELLED = 30  # queries, each a bar with its name; more are drawn as one area
-MAX_NAME = 16  # characters of a name beside its bar
+MAX_NAME = 16  # characters of a name below its bar
 MAX_POINTS = 400  # of such an area
-BAR_HEIGHT = 19
 
 
 def difference_chart(rows: Sequence[Row], measure: str) -> Chart:
@@ -36,28 +33,49 @@ def difference_chart(rows: Sequence[Row], measure: str) -> Chart:
     if len(rows) > MAX_LABELLED:
         return draw_chart("quality", f"{measure} by query", caption, _area(differences, measure))
     names = [_name(row["query_id"]) for row in rows]
-    height = max(HEIGHT // 2, 60 + BAR_HEIGHT * len(rows))
-    return draw_chart("quality", f"{measure} by query", caption, _bars(names, differences, measure), height)
+    return draw_chart("quality", f"{measure} by query", caption, _bars(names, differences, measure))
 
 
-def latency_charts(quantiles: Row, gaps: Sequence[Row], serving: Row) -> list[Chart]:
-    """The distribution of each latency that the run has.
+def latency_chart(quantiles: Row, serving: Row) -> Chart | None:
+    """How long requests took, and how long of it they were queued; None where the engine told no times.
+
+    With one-token answers TTFT is E2EL, and drawn once.
 
     Args:
         quantiles: for each column of windows its quantiles at even steps from 0 to 1, seconds; null where it has none.
-        gaps: the histogram of inter-token latencies.
         serving: the run's row of serving_benchmark, for the marks.
     """
-    drawn = [
-        _distribution(name, title, quantiles[name], np.linspace(0.0, 1.0, len(quantiles[name])), marks)
-        for name, title, median, p99 in LATENCIES
-        if quantiles[name] and None not in (marks := {"p50": serving[median], "p99": serving[p99]}).values()
-    ]
-    if gaps:
-        counts = np.cumsum([row["num_gaps"] for row in gaps])
-        marks = {"p50": serving["median_itl_s"], "p99": serving["p99_itl_s"]}
-        drawn.append(_distribution("itl_s", "ITL", [row["gap_s"] for row in gaps], counts / counts[-1], marks))
-    return drawn
+    marks = {"p50": (serving["median_e2el_s"], 50.0), "p99": (serving["p99_e2el_s"], 99.0)}
+    if not quantiles["e2el_s"] or serving["median_e2el_s"] is None:
+        return None
+    is_one_token = serving["mean_tpot_s"] is None
+    curves = [each for each in LATENCIES if quantiles[each[0]] and not (is_one_token and each[0] == "ttft_s")]
+    right = max(quantiles["e2el_s"][-1], serving["p99_e2el_s"]) * 1.05 or 1.0
+
+    def paint(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        for name, label, line in curves:
+            shares = np.linspace(0.0, 100.0, len(quantiles[name]))
+            axes.step([0.0, *quantiles[name], right], [0.0, *shares, 100.0], where="post", label=label, **line)
+        for label, (value, share) in marks.items():
+            axes.plot([value], [share], "o", color=FIRST, markersize=7)
+            is_left = value < right / 2  # the label of p99 stands above the curves, that of p50 where there is room
+            place = (8 if is_left else -8, 5 if share > 90 else -14 if is_left else 5)
+            text, side = f"{label} {_seconds(value)}", "left" if is_left else "right"
+            axes.annotate(text, (value, share), place, textcoords="offset points", ha=side)
+        axes.set(xlim=(0.0, right), ylim=(0.0, 118.0), xlabel="seconds", ylabel="requests done, %")
+        axes.set_yticks(range(0, 101, 25))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(NUMBER)
+        show_legend(axes)
+
+    caption = (
+        f"Share of requests that were done within so many seconds: half within {_seconds(serving['median_e2el_s'])} "
+        f"(p50), 99% within {_seconds(serving['p99_e2el_s'])} (p99)."
+        + (" Answers have one token, so that TTFT is E2EL." if is_one_token else "")
+    )
+    return draw_chart("latency", "How long requests took", caption, paint)
 
 
 def sequences_chart(
@@ -138,44 +156,19 @@ def waste_chart(batches: Sequence[Row]) -> Chart:
     return draw_chart("waste", "Waste and cache by batch", caption, paint)
 
 
-def _distribution(name: str, title: str, values_s: Sequence[float], shares: np.ndarray, marks_s: Row) -> Chart:
-    """The share that took at most so long; `marks_s` as the tables have them."""
-    values_ms = np.array(values_s) * MS
-    marks = {label: value * MS for label, value in marks_s.items()}
-    right = max(values_ms[-1], *marks.values()) * 1.05 or 1.0
-
-    def paint(axes: Axes) -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        axes.step([0.0, *values_ms, right], [0.0, *(shares * 100.0), 100.0], where="post", color=FIRST, linewidth=2)
-        for (label, value), share in zip(marks.items(), (50.0, 99.0), strict=True):
-            axes.plot([value], [share], "o", color=SECOND, markersize=7)
-            on_the_left = value > right / 2  # above a point and left of it, below and right of it there is no curve
-            place = (-8 if on_the_left else 8, 5 if on_the_left or share > 90 else -14)
-            text = f"{label} {value:,.1f} ms"
-            axes.annotate(
-                text, (value, share), place, textcoords="offset points", ha="right" if on_the_left else "left"
-            )
-        axes.set(xlim=(0.0, right), ylim=(0.0, 118.0), xlabel=f"{title}, ms", ylabel="at most so long, %")
-        axes.set_yticks(range(0, 101, 25))
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.xaxis.set_major_formatter(NUMBER)
-
-    caption = f"{title}: half at most {marks['p50']:,.1f} ms (p50), 99% at most {marks['p99']:,.1f} ms (p99)."
-    return draw_chart(name, title, caption, paint)
+def _seconds(value: float) -> str:
+    return f"{value:,.1f} s" if value >= 100 else f"{value:.3g} s"
 
 
 def _bars(names: Sequence[str], differences: np.ndarray, measure: str) -> Callable[[Axes], None]:
     def paint(axes: Axes) -> None:
         places = np.arange(len(names))
-        axes.barh(places, differences, color=[SECOND if value < 0 else FIRST for value in differences], height=0.7)
-        axes.set_yticks(places, names)
-        axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=f"difference of {measure}")
-        axes.axvline(0.0, color=INK, linewidth=1)
-        axes.grid(visible=False, axis="y")
-        axes.grid(visible=True, axis="x")
+        axes.bar(places, differences, color=[SECOND if value < 0 else FIRST for value in differences], width=0.7)
+        axes.set_xticks(places, names, rotation=90)
+        axes.set(xlim=(-0.8, max(len(names), 8) - 0.2), ylabel=f"difference of {measure}")
+        axes.axhline(0.0, color=INK, linewidth=1)
         if not differences.any():
-            axes.set_xlim(-0.1, 0.1)
+            axes.set_ylim(-0.1, 0.1)
 
     return paint
 
@@ -207,7 +200,7 @@ def _over_time(axes: Axes, quantity: str) -> None:
 def _by_batch(axes: Axes, quantity: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.set(xlabel="batch", ylabel=quantity)
     axes.set_ylim(bottom=0.0)
     axes.yaxis.set_major_formatter(NUMBER)
@@ -222,6 +215,7 @@ def _edges(batches: Sequence[Row]) -> np.ndarray:
 def _points(rows: Sequence[Row], total: str, what: str) -> str:
     """How many there are, and whether a point stands for several."""
     num = rows[0][total]
+    what = {"batches": "batch", "steps": "step"}[what] if num == 1 else what
     return f"{num:,} {what}" + (f", each point the largest of about {num / len(rows):.0f}" if num > len(rows) else "")
 
 

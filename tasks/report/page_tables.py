@@ -19,6 +19,7 @@ class Cell:
     text: str
     key: str | None = None
     raw: str | None = None
+    note: str | None = None  # below it, smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: list[list[Cell]]
+    is_wide: bool = False  # over all columns of the page
 
 
 @dataclass(frozen=True, slots=True)

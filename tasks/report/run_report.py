@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.report.page import MAX_POINTS, MEASURE, RunFacts, render_page
+from tasks.report.page import render_page
+from tasks.report.page_sections import MAX_POINTS, MEASURE, RunFacts
 from tasks.report.page_tables import Row
 from tasks.report.run_texts import read_texts
 from tasks.report.sql_shell import read_rows
@@ -85,7 +86,7 @@ def read_facts(query: Query, run_id: str) -> RunFacts:
         raise PackrankError(f"no run {run_id!r} in the database. `packrank runs` lists them.")
     for name in SUMMARY_TABLES:
         read(f"summary/{name}")
-    for name in ("latency_quantiles", "gap_histogram", "parse_statuses", "churn"):
+    for name in ("latency_quantiles", "parse_statuses", "churn", "reordering"):
         read(f"page/{name}")
     for name, max_points in MAX_POINTS.items():
         read(name, max_points=max_points)

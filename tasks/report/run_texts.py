@@ -4,16 +4,21 @@ Only as long as those are what they were. Knows nothing of what shows them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.inputs.excerpts import find_passages, find_query_texts
+from tasks.inputs.qrels import read_qrels
 from tasks.inputs.staging import open_night_input
 from tasks.settings import InputName, InputSettings, stored_inputs
 from tasks.store.runs import Run
 from tasks.system.errors import first_line
 from tasks.system.redaction import hide_url_secrets, printable
 
-QUERY_CHARS, PASSAGE_CHARS = 300, 160  # of a text; the rest is in the inputs
+QUERY_CHARS, PASSAGE_CHARS = 300, 110  # of a text; the rest is in the inputs
 TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
 
 
@@ -24,6 +29,7 @@ class RunTexts:
     queries: Mapping[str, str]
     passages: Mapping[tuple[str, str], str]  # by (query_id, doc_id), titles first
     note: str | None = None
+    grades: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of those judged
 
 
 def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSettings | None) -> RunTexts:
@@ -42,11 +48,24 @@ def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSett
         of_queries = found.inputs.get("queries") or found.inputs["nested"]
         of_documents = found.inputs.get("documents") or found.inputs["nested"]
         queries = find_query_texts(of_queries, wanted, QUERY_CHARS + 1)
-        return RunTexts(queries, find_passages(of_documents, wanted, PASSAGE_CHARS + 1))
+        passages = find_passages(of_documents, wanted, PASSAGE_CHARS + 1)
+        return RunTexts(queries, passages, grades=_grades(run, wanted, inputs))
     except Exception as error:  # other people's files and file systems
         return RunTexts(
             {}, {}, f"The run's inputs cannot be read again, so ids only: {hide_url_secrets(first_line(error))}"
         )
+
+
+def _grades(run: Run, wanted: Mapping[str, Collection[str]], inputs: InputSettings) -> dict[tuple[str, str], int]:
+    """The judgments of these documents; none where they cannot be read any more, which texts do not wait for."""
+    if inputs.qrels is None:
+        return {}
+    with suppress(Exception):  # other people's files, as above
+        rows = read_qrels(inputs, run.night).rows
+        judged = rows.filter(pc.is_in(rows.column("query_id"), value_set=pa.array(sorted(wanted), pa.string())))
+        columns = (judged.column(name).to_pylist() for name in ("query_id", "doc_id", "relevance"))
+        return {(query, doc): grade for query, doc, grade in zip(*columns, strict=True) if doc in set(wanted[query])}
+    return {}
 
 
 def beginning(text: str, max_chars: int) -> str:

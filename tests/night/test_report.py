@@ -166,6 +166,32 @@ def test_quality_and_churn_are_the_views_too(nights, page):
     assert volumes == ["28", "9.0", "1"]
 
 
+def test_checks_are_sentences_and_judged_documents_are_marked(nights, page):
+    assert "Queries that the model did not rank at all, those that an engine died of included" in page.words
+    assert page.shown["check_results.volume.passed"] == "passed"
+    assert page.values["run_summary.ranked_by"] == "sliding by permutation over all candidates, windows of 4"
+    assert "relevant 2" in page.words
+    assert {"gained", "lost"} & set(page.words.split())
+
+
+def test_five_queries_that_gained_and_five_that_lost_are_shown(tmp_path):
+    database = tmp_path / "x.duckdb"
+    gains = {f"q{number}": number / 100 for number in (-9, -7, -3, -2, 0, 1, 2, 3, 4, 5, 6, 7, 8)}
+    make_finished_run(database, "r", {query: (["a", "b"], ["b", "a"]) for query in gains})
+    with Store(database, DatabaseLimits("200MB", 1, tmp_path / "spill")).unit_of_work() as opened:
+        for query, gain in gains.items():
+            for ranking, measured in (("first_stage", 0.5), ("reranked", 0.5 + gain)):
+                opened.query_text(
+                    "insert into metrics (run_id, measure, query_id, ranking, value, num_queries, qrels_digest) "
+                    f"values ('r', 'nDCG@10', '{query}', '{ranking}', {measured}, 1, 'd')"
+                )
+
+    page = page_of(report_run(database, "r", None))
+
+    shown = re.findall(r"(q-?\d+)\s+nDCG", page.words)
+    assert shown == ["q8", "q7", "q6", "q5", "q4", "q-9", "q-7", "q-3", "q-2"]
+
+
 def test_the_page_shows_blocks_in_use_against_the_cache_and_what_limits_them(nights, page):
     """It once showed a budget of four times the cache, used to 13 %."""
     folder, run_id = nights
@@ -177,7 +203,7 @@ def test_the_page_shows_blocks_in_use_against_the_cache_and_what_limits_them(nig
     assert {column: raw(value) for column, value in row.items() if f"budget.{column}" in page.values} == {
         key.partition(".")[2]: value for key, value in page.values.items() if key.startswith("budget.")
     }
-    for words in ("Blocks in use at once", "What allows no more", "Blocks committed together"):
+    for words in ("At most 49 of the engine's ", "What allows no more", "Blocks committed together"):
         assert words in page.words
     assert "Share of the budget" not in page.words
 
@@ -245,14 +271,14 @@ def test_texts_and_ids_are_shown_as_they_are_and_never_run(nights, page):
 
 
 def test_charts_are_there_once_with_ids_of_their_own_and_words(nights, page):
-    drawn = ["quality", "ttft_s", "queue_s", "e2el_s", "tpot_s", "itl_s", "sequences", "blocks", "budget", "waste"]
+    drawn = ["quality", "latency", "sequences", "blocks", "budget", "waste"]
 
     assert [name.removeprefix("chart-") for name in page.ids if name.startswith("chart-")] == drawn
     assert len(set(page.ids)) == len(page.ids)
     assert page.tags.count("svg") == len(drawn)
     assert page.tags.count("figcaption") == len(drawn)
     assert sum(name == "aria-label" and bool(value) for name, value in page.attributes) == len(drawn) + 1
-    assert "TTFT, ms" in page.words
+    assert "TTFT, to the first" in page.words
     assert "5,000 steps, each point the largest of about 2" in page.words
 
 
@@ -318,17 +344,21 @@ def test_what_a_run_does_not_have_is_said_in_a_sentence(tmp_path):
 
     for words in (
         "Complete: every query has a row; not published.",
-        "No judgments, nothing was measured",
-        "The engine was asked nothing.",
+        "Quality: no judgments.",
+        "Latency: the engine was asked nothing.",
         "or run packrank study.",
-        "No batch was asked.",
-        "Nothing to compare with: no earlier night of its name is published.",
+        "KV-cache use: no batch was asked.",
+        "Changes since the last published night: no earlier night of its name is published.",
+        "1 of 2 (50%)",
         "cannot be read again, so ids only",
         "4 places",
     ):
         assert words in page.words
     assert "svg" not in page.tags
     assert page.tags.count("details") == 2  # q1, which moved, and the settings
+    linked = [value[1:] for name, value in page.attributes if name == "href" and value.startswith("#")]
+    assert linked == ["cuts", "movers", "provenance"]  # a section without content has no entry either
+    assert set(linked) <= set(page.ids)
 
 
 def test_a_run_that_failed_says_so_in_words(tmp_path):
@@ -478,7 +508,7 @@ def test_no_chart_is_cut_off_and_no_label_lies_on_another(browser, pages, width)
     browser.open(pages["full"].as_uri(), width, "light")
     assert browser.value(OUTSIDE) == []
     assert browser.value(OVERLAPPING) == []
-    assert browser.value("document.querySelectorAll('svg').length") == 10
+    assert browser.value("document.querySelectorAll('svg').length") == 6
 
 
 def test_dark_is_dark_and_the_charts_follow(browser, pages):
