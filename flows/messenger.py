@@ -26,6 +26,8 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Abort
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from flows.progress import label_of, share_of
+from tasks.nightly.night_progress import Progress
 from tasks.system.errors import PackrankError, first_line
 
 TIMEOUT_S = 5.0  # of one request
@@ -147,30 +149,30 @@ class ProgressArtifact:
         self._messenger = messenger
         self._description = description
         self._artifact_id: UUID | None = None
-        self._updated_at = time.monotonic()
-        self._show(0.0)
+        self._label = ""
+        self._updated_at = 0.0  # monotonic
 
-    def update(self, done: int, total: int) -> None:
-        """Moves the bar, at most every few seconds, and at the end."""
+    def show(self, progress: Progress) -> None:
+        """Moves the bar and says which phase it is, at once where that is new, else at most every few seconds."""
         now = time.monotonic()
-        if done < total and now - self._updated_at < UPDATE_EVERY_S:
+        label = label_of(progress)
+        is_counted = progress.total is not None and progress.done < progress.total
+        if is_counted and label == self._label and now - self._updated_at < UPDATE_EVERY_S:
             return
-        self._updated_at = now
-        self._show(100.0 * done / total)
+        self._label, self._updated_at = label, now
+        self._messenger.send("progress", lambda client, flow_run_id: self._write(client, flow_run_id, progress))
 
-    def _show(self, percent: float) -> None:
-        self._messenger.send("progress", lambda client, flow_run_id: self._write(client, flow_run_id, percent))
-
-    def _write(self, client: SyncPrefectClient, flow_run_id: UUID, percent: float) -> None:
+    def _write(self, client: SyncPrefectClient, flow_run_id: UUID, progress: Progress) -> None:
         """Runs in the messenger's thread. An artifact that somebody deleted is made anew by the next update."""
+        description, percent = f"{self._description}: {label_of(progress)}", 100.0 * share_of(progress)
         artifact_id, self._artifact_id = self._artifact_id, None
         if artifact_id is None:
             bar = ArtifactCreate(
-                key="progress", type="progress", description=self._description, data=percent, flow_run_id=flow_run_id
+                key="progress", type="progress", description=description, data=percent, flow_run_id=flow_run_id
             )
             artifact_id = client.create_artifact(bar).id
         else:
-            client.update_artifact(artifact_id, ArtifactUpdate(data=percent))
+            client.update_artifact(artifact_id, ArtifactUpdate(data=percent, description=description))
         self._artifact_id = artifact_id
 
 

@@ -5,7 +5,6 @@ Prefect is imported only after its environment is set.
 
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Protocol
 from rich.console import Console
 
 from flows.prefect_server import NEEDS_WORKERS, password, running_stack_url, start_private_server
-from flows.progress import TerminalBar
+from flows.progress import TerminalBar, TerminalHandler
 from tasks.nightly.night import find_night, in_turn, run_night
 from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
 from tasks.report.headline import print_headline, read_headline
@@ -112,8 +111,8 @@ def study_plainly(request: StudyRequest, console: Console, documents: Sequence[P
         PackrankError: as the study does.
     """
     show_logs()
-    with TerminalBar(request.config.stem) as bar:
-        run_study(request, bar.update)
+    with TerminalBar() as bar:
+        run_study(request, bar.show)
     _show_findings(request, console, documents)
 
 
@@ -132,9 +131,8 @@ def rank_plainly(request: NightRequest, prepared: PreparedNight, *, waits: bool 
     Raises:
         PackrankError: as the night does.
     """
-    unit = "shards" if prepared.settings.packing.shards > 1 else "windows"
-    with TerminalBar(prepared.base_run_id, unit) as bar:
-        in_turn(request, prepared, lambda each: run_night(each, bar.update), waits=waits)
+    with TerminalBar() as bar:
+        in_turn(request, prepared, lambda each: run_night(each, bar.show), waits=waits)
 
 
 def _run(request: NightRequest, console: Console, rank: Rank, *, verbose: bool) -> None:
@@ -215,22 +213,11 @@ def _show_findings(request: StudyRequest, console: Console, documents: Sequence[
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
-class _OneLine(logging.Formatter):
-    """A record as one line that a terminal takes for nothing else, without secrets."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
-        return hide_url_secrets(printable(super().format(record)))
-
-
 def show_logs() -> None:
     """Our own log lines on stderr; on a terminal, where the bar is, only warnings."""
-    if any(isinstance(each.formatter, _OneLine) for each in logging.getLogger("tasks").handlers):
+    if any(isinstance(each, TerminalHandler) for each in logging.getLogger("tasks").handlers):
         return  # the nights of a range are shown alike
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-    logging.getLogger("tasks").addHandler(handler)
+    logging.getLogger("tasks").addHandler(TerminalHandler())
     logging.getLogger("tasks").setLevel(logging.INFO)
 
 

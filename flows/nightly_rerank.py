@@ -35,13 +35,6 @@ SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 logger = logging.getLogger("tasks.nightly")  # Prefect shows what is below `tasks`
 
 
-def rank_night(night: Night, shards: ShardRuns, messenger: Messenger) -> None:
-    """Ranks, and shows how far it is."""
-    artifact = ProgressArtifact(messenger, night.run_id)
-    with TerminalBar(night.run_id, night.unit) as bar:
-        night.rank(bar.update, artifact.update, run_shards=shards)
-
-
 def report_night(night: Night, messenger: Messenger) -> None:
     """Shows the run's tables as an artifact, and its page, which another artifact links to; never a reason to fail."""
     try:
@@ -137,8 +130,10 @@ def nightly_rerank(
 
 def rank_prepared(prepared: PreparedNight, shards: ShardRuns) -> str:
     """The stages of a night, each a task, as far as they are not done."""
-    with Messenger() as messenger, open_night(prepared, str(current_flow_run().id)) as night:
-        run_stages(night, partial(rank_night, night, shards, messenger), as_task)
-        as_task("report", partial(report_night, night, messenger))
-        night.conclude()
+    with Messenger() as messenger, TerminalBar() as bar:
+        listeners = (bar.show, ProgressArtifact(messenger, prepared.base_run_id).show)
+        with open_night(prepared, str(current_flow_run().id), listeners=listeners) as night:
+            run_stages(night, partial(night.rank, shards), as_task)
+            as_task("report", partial(report_night, night, messenger))
+            night.conclude()
     return night.run_id

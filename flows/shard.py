@@ -67,7 +67,7 @@ def rerank_shard(
     try:
         with ends_without_prefect(), Messenger() as messenger:
             prepared = prepare_night(NightRequest(checkout_path(config), night, overrides=(overrides or {}) | arrived))
-            rank_shard(prepared, run_id, shard, ProgressArtifact(messenger, f"{run_id}, shard {shard}").update)
+            rank_shard(prepared, run_id, shard, ProgressArtifact(messenger, f"{run_id}, shard {shard}").show)
     except PackrankError as error:
         return Failed(name=type(error).__name__, message=str(error))  # the night reads both
     return Completed(message=f"{run_id}, shard {shard}: all batches are in the spool")

@@ -20,9 +20,8 @@ CLAIMS_KEY, PAGE_KEY = "study-claims", "study-page"
 @task(name="arms", cache_policy=NO_CACHE, persist_result=False)
 def run_arms(request: StudyRequest, messenger: Messenger) -> Study:
     """Runs every arm that is not complete."""
-    artifact = ProgressArtifact(messenger, request.config.stem)
-    with TerminalBar(request.config.stem) as bar:
-        return run_study(request, bar.update, artifact.update)
+    with TerminalBar() as bar:
+        return run_study(request, bar.show, ProgressArtifact(messenger, request.config.stem).show)
 
 
 @task(name="claims", cache_policy=NO_CACHE, persist_result=False)

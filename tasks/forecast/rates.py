@@ -262,7 +262,6 @@ class Deadline:
     def __init__(self, ends_at: datetime) -> None:
         self.ends_at = ends_at
         self._begun_at: datetime | None = None
-        self._num_before = 0  # windows that were done before the first batch
         self._num_looks = 0
 
     def begin(self, now: datetime) -> None:
@@ -273,13 +272,11 @@ class Deadline:
         """Whether nothing more may be asked."""
         return now >= self.ends_at
 
-    def expected_end(self, now: datetime, done: int, total: int) -> datetime | None:
-        """When the run ends at its rate so far, asked after every batch; None while that cannot be told."""
+    def expected_end(self, now: datetime, num_asked: int, num_left: int) -> datetime | None:
+        """When the run ends at the rate of what this start asked, told after every batch; None: not known."""
         if self._begun_at is None:
-            self._num_before = done
             return None
         self._num_looks += 1
-        newly = done - self._num_before
-        if self._num_looks < LOOKS_BEFORE_A_WARNING or newly <= 0:
+        if self._num_looks < LOOKS_BEFORE_A_WARNING or num_asked <= 0:
             return None
-        return now + (now - self._begun_at) / newly * (total - done)
+        return now + (now - self._begun_at) / num_asked * num_left

@@ -4,7 +4,7 @@ import logging
 import time
 from datetime import date
 
-from tasks.inputs.qrels import check_qrels
+from tasks.inputs.qrels import read_qrels
 from tasks.inputs.staging import NightInput, open_night_input
 from tasks.settings import InputSettings
 from tasks.system.errors import InputNotReady
@@ -15,7 +15,7 @@ LOOK_EVERY_S = 5.0
 
 
 def await_night_input(settings: InputSettings, night: date, wait_s: int) -> NightInput:
-    """`open_night_input` and `check_qrels`, again and again for up to `wait_s` seconds while something is not ready.
+    """`open_night_input` and `read_qrels`, again and again for up to `wait_s` seconds while something is not ready.
 
     Nothing is held meanwhile; a signal ends the wait at once.
 
@@ -28,7 +28,8 @@ def await_night_input(settings: InputSettings, night: date, wait_s: int) -> Nigh
     while True:
         try:
             found = open_night_input(settings, night)
-            check_qrels(settings, night)
+            if settings.qrels is not None:
+                read_qrels(settings, night)  # a night must not find out after it has ranked
         except InputNotReady as error:
             waited_s = time.monotonic() - started
             if wait_s == 0:

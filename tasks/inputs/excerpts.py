@@ -1,8 +1,7 @@
 """The beginnings of some queries and passages, for people; streamed, only these are kept."""
 
-import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,16 +10,8 @@ from tasks.inputs.documents import unroll
 from tasks.inputs.parquet_files import ParquetInput, read_batches
 
 
-def find_query_texts(
-    opened: ParquetInput, query_ids: Collection[str], max_chars: int, give_up_at: float = math.inf
-) -> dict[str, str]:
+def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:
     """The beginnings of some queries' texts, by query_id; those that are not there are left out.
-
-    Args:
-        opened: queries, or the nested layout.
-        query_ids: whose texts.
-        max_chars: of each text.
-        give_up_at: monotonic; what is not found by then is left out.
 
     Raises:
         InputError: see `read_batches`.
@@ -31,7 +22,7 @@ def find_query_texts(
         found = batch.filter(pc.is_in(batch.column("query_id"), value_set=wanted))
         for query_id, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
             texts.setdefault(query_id, (text or "")[:max_chars])
-        if len(texts) == len(wanted) or time.monotonic() > give_up_at:
+        if len(texts) == len(wanted):
             break
     return texts
 
@@ -62,37 +53,8 @@ def find_passages(
     return {(query, doc): texts[doc] for query, docs in wanted.items() for doc in docs if doc in texts}
 
 
-def find_titles(
-    opened: ParquetInput, query_id: str, doc_ids: Collection[str], max_chars: int, give_up_at: float
-) -> dict[str, str]:
-    """The titles of some of a query's documents, by doc_id; of one without a title the beginning of its text.
-
-    Args:
-        opened: as for `find_passages`.
-        query_id: of the nested layout's row.
-        doc_ids: whose titles.
-        max_chars: of each.
-        give_up_at: monotonic; what is not found by then is left out.
-
-    Raises:
-        InputError: see `read_batches`.
-    """
-    if opened.source == "nested":
-        found = _find_nested_passages(opened, {query_id: doc_ids}, max_chars, give_up_at)
-        return {doc_id: text for (_, doc_id), text in found.items()}
-    wanted = pa.array(sorted(doc_ids), pa.string())
-    titles: dict[str, str] = {}
-    for _, batch in read_batches(opened, ["doc_id", "title", "text"]):
-        rows = batch.filter(pc.is_in(batch.column("doc_id"), value_set=wanted))
-        for doc_id, title, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            titles.setdefault(doc_id, (title or text or "")[:max_chars])
-        if len(titles) == len(wanted) or time.monotonic() > give_up_at:
-            break
-    return titles
-
-
 def _find_nested_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int, give_up_at: float = math.inf
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
 ) -> dict[tuple[str, str], str]:
     query_ids = pa.array(sorted(wanted), pa.string())
     texts: dict[tuple[str, str], str] = {}
@@ -102,6 +64,55 @@ def _find_nested_passages(
         for query_id, doc_id, text in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             if doc_id in wanted[query_id]:
                 texts.setdefault((query_id, doc_id), (text or "")[:max_chars])
-        if time.monotonic() > give_up_at:
+    return texts
+
+
+def find_query_text(opened: ParquetInput, query_id: str, give_up_at: float) -> str | None:
+    """A query's text; None where it is not found until `give_up_at`, monotonic.
+
+    Raises:
+        InputError: see `read_batches`.
+    """
+    return _first_texts(_flat_rows(opened, ["query_id", "text"]), [query_id], give_up_at).get(query_id)
+
+
+def find_titles(opened: ParquetInput, query_id: str, doc_ids: Collection[str], give_up_at: float) -> dict[str, str]:
+    """The titles of some of a query's documents, by doc_id; of one without a title its text.
+
+    Args:
+        opened: flat documents, or the nested layout, where each query has its own text of a document.
+        query_id: of the nested layout's row.
+        doc_ids: whose titles.
+        give_up_at: monotonic; what is not found by then is left out.
+
+    Raises:
+        InputError: see `read_batches`.
+    """
+    is_nested = opened.source == "nested"
+    rows = _nested_rows(opened, query_id) if is_nested else _flat_rows(opened, ["doc_id", "title", "text"])
+    return _first_texts(rows, doc_ids, give_up_at)
+
+
+def _flat_rows(opened: ParquetInput, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    return (batch for _, batch in read_batches(opened, names))
+
+
+def _nested_rows(opened: ParquetInput, query_id: str) -> Iterator[pa.Table]:
+    for file, batch in read_batches(opened, ["query_id", "candidates"]):
+        found = batch.filter(pc.equal(batch.column("query_id"), query_id))
+        yield unroll(opened, file.path, found).select(["doc_id", "text"])
+
+
+def _first_texts(
+    batches: Iterator[pa.RecordBatch | pa.Table], ids: Collection[str], give_up_at: float
+) -> dict[str, str]:
+    """Of rows (id, text, text if that is missing, ...) the texts of `ids`; each batch is looked at in turn."""
+    wanted = pa.array(sorted(ids), pa.string())
+    texts: dict[str, str] = {}
+    for batch in batches:
+        rows = batch.filter(pc.is_in(batch.column(0), value_set=wanted))
+        for row_id, *found in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            texts.setdefault(row_id, next(filter(None, found), ""))
+        if len(texts) == len(wanted) or time.monotonic() > give_up_at:
             break
     return texts

@@ -45,16 +45,6 @@ class Judgments:
     digest: str  # of the files: see `input_digest`; of a text file SHA-256 of what it says
 
 
-def check_qrels(settings: InputSettings, night: date) -> None:
-    """Reads `[inputs] qrels`, where given: a night must not find out after it has ranked.
-
-    Raises:
-        InputError: see `read_qrels`.
-    """
-    if settings.qrels is not None:
-        read_qrels(settings, night)
-
-
 def read_qrels(settings: InputSettings, night: date) -> Judgments:
     """Reads `[inputs] qrels`: Parquet, a TREC qrels file, or BEIR's tsv.
 

@@ -7,15 +7,15 @@ Knows nothing of Prefect: a task called outside a flow would start a temporary s
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from tasks.engine.process import EngineOnDemand
 from tasks.inputs.staging import StagedInput
+from tasks.nightly.night_progress import OnProgress, begin_phase
 from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
-from tasks.nightly.ranking_stage import OnProgress, RankStage, warn_of_low_id_mass, whole_run
+from tasks.nightly.ranking_stage import RankStage, warn_of_low_id_mass, whole_run
 from tasks.nightly.run_choice import choose_run, find_reuse_source, new_run, note_failure, store_of
 from tasks.nightly.shards import RunShards, ShardStage, ranks_in_turn
 from tasks.ranking.reuse import ReuseSource
@@ -42,6 +42,7 @@ class Night:
         self.run_id = run_id
         self.found = run  # before this start; None: the run is new
         self.store = store
+        self.listeners: Sequence[OnProgress] = ()  # told of each phase, and of each batch or shard
         self._earlier = earlier
         self._run: Run | None = None  # as it began
         self._engine: EngineOnDemand | None = None  # somebody else's
@@ -73,11 +74,6 @@ class Night:
         """Whether it was before this start."""
         return self.found is not None and self.found.status == "published"
 
-    @property
-    def unit(self) -> str:
-        """What `rank` counts for its listeners."""
-        return "windows" if self._shards is None else "shards"
-
     def begin(self, flow_run_id: str | None, engine: EngineOnDemand | None) -> None:
         """Adds the run's row, or takes it up again."""
         earlier_run_id = None if self._earlier is None else self._earlier.run_id
@@ -100,6 +96,7 @@ class Night:
         run, asked = self._run, self.prepared.settings.packing.shards
         if run is None:
             raise RuntimeError("stage() before begin()")
+        begin_phase("reading the input", self.run_id, self.listeners)
         if run.num_shards != asked:
             told = "run_id=%s keeps the %d shards that it began with; [packing] shards = %d"
             logger.warning(told, self.run_id, run.num_shards, asked)
@@ -108,7 +105,8 @@ class Night:
             self._shards.lay_out(self._earlier)
             return
         self.prepared.require_space_to_stage()
-        self._ranking = RankStage(self.prepared, run, self.store, whole_run(self.prepared, self.run_id, self._earlier))
+        part = whole_run(self.prepared, self.run_id, self._earlier)
+        self._ranking = RankStage(self.prepared, run, self.store, part, self.listeners)
         on_matched = self._ranking.start_engine if self._engine is None else None
         staged = self.prepared.stage(self.prepared.workspace.staging, on_matched=on_matched)
         self._staged = staged
@@ -124,24 +122,23 @@ class Night:
             staged.notes,
         )
 
-    def rank(self, *listeners: OnProgress, run_shards: RunShards | None = None) -> None:
+    def rank(self, run_shards: RunShards | None = None) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 
         Args:
-            listeners: each is told (done, in all) after every batch, of windows; or of shards, where there are several.
             run_shards: how shards are run; one after another in this process if not given.
 
         Raises:
             EngineError, StoreError, ConfigError: what was committed stays, the same command goes on from there.
         """
         if self._shards is not None:
-            self._complete(self._shards.rank(run_shards or ranks_in_turn(self.prepared), *listeners))
+            self._complete(self._shards.rank(run_shards or ranks_in_turn(self.prepared), self.listeners))
             self._shards.remove_spool()
             return
         if self._ranking is None or self._staged is None:
             raise RuntimeError("rank() before stage()")
         num_queries = self._staged.num_queries
-        self._ranking.rank(self._staged, *listeners, engine=self._engine)
+        self._ranking.rank(self._staged, self._engine)
         self._staged = None  # mapped files of 10^7 candidates are 0.7 GB of memory, which the checks want
         self._complete(num_queries)
 
@@ -154,6 +151,7 @@ class Night:
         """Stores the quality of both orders, where the settings name judgments."""
         if self.prepared.settings.inputs.qrels is None:
             return
+        begin_phase("evaluating", self.run_id, self.listeners)
         # pandas takes a second that other nights save
         from tasks.evaluation.evaluate import qrels_of
         from tasks.evaluation.measures import NIGHT_MEASURES, RunOrders, measure_run, metric_rows
@@ -174,6 +172,7 @@ class Night:
     def check(self) -> None:
         """Runs the checks and stores what they found, unless it is published already; `conclude` tells."""
         if not self._is_published:
+            begin_phase("checking", self.run_id, self.listeners)
             self._failures = run_checks(self.store, self.run_id, self._checks())
 
     def publish(self) -> None:
@@ -184,6 +183,7 @@ class Night:
         """
         if not (self._is_published or (self.prepared.publish and not self._failed_checks())):
             return
+        begin_phase("publishing", self.run_id, self.listeners)
         published = publish(self.store, self.run_id, self.prepared.settings.store)
         logger.info("run_id=%s published", self.run_id)
         if published.hidden is not None:
@@ -246,15 +246,18 @@ def run_night(prepared: PreparedNight, *listeners: OnProgress) -> str:
     Raises:
         PackrankError: see the stages.
     """
-    with open_night(prepared, flow_run_id=None) as night:
-        run_stages(night, partial(night.rank, *listeners))
+    with open_night(prepared, flow_run_id=None, listeners=listeners) as night:
+        run_stages(night, night.rank)
         night.conclude()
     return night.run_id
 
 
 @contextmanager
 def open_night(
-    prepared: PreparedNight, flow_run_id: str | None, engine: EngineOnDemand | None = None
+    prepared: PreparedNight,
+    flow_run_id: str | None,
+    engine: EngineOnDemand | None = None,
+    listeners: Sequence[OnProgress] = (),
 ) -> Iterator[Night]:
     """Takes the run lock and the run up; on the way out the run's row tells how it ended.
 
@@ -273,6 +276,7 @@ def open_night(
     with run_lock(night.store.path, night.run_id), told_when_full(prepared.workspace.folder):
         night.store.prepare()
         night = find_night(prepared, night.store)  # again: another start may have ended it meanwhile
+        night.listeners = listeners
         if not night.is_ranked:
             night.begin(flow_run_id, engine)
         try:

@@ -25,7 +25,7 @@ from tasks.engine.process import EngineOnDemand
 from tasks.forecast.demand import num_windows_of, size_of
 from tasks.forecast.rates import Deadline
 from tasks.inputs.staging import StagedInput
-from tasks.nightly.deadline import DeadlineWatch
+from tasks.nightly.night_progress import DeadlineWatch, OnProgress, WindowCount, begin_phase
 from tasks.nightly.outlook import RunToForecast, note_forecast
 from tasks.nightly.prepare import PreparedNight
 from tasks.ranking.canaries import ask_canaries, load_canaries, outside_identifiers, wrong_canaries
@@ -48,12 +48,12 @@ from tasks.system.garbage import collected_rarely
 logger = logging.getLogger(__name__)
 CHUNK_QUERIES = 1_000  # taken in at once, while the engine is at what it has
 TAKE_WAIT_S, TAKE_PAUSE_S = 1.0, 30.0  # for the lock while the engine works, and until it is tried again
+LOGGED_LIMITS = ("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
 NOT_LOOKED_FOR = ReuseDecision(reuse_reason=None, scores_run_id=None)
 CANARY_ADVICE = (
     "Look at the prompt template and chat template, or take another decode_mode; "
     "[checks] canary = 'warn' ranks all the same, and publishes nothing."
 )
-OnProgress = Callable[[int, int], None]  # windows done, windows in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,15 @@ class RankStage:
     _staged: StagedInput  # from `rank` on
     _has_rows: bool  # of earlier starts
 
-    def __init__(self, prepared: PreparedNight, run: Run, store: Store, part: Part) -> None:
+    def __init__(
+        self, prepared: PreparedNight, run: Run, store: Store, part: Part, listeners: Sequence[OnProgress]
+    ) -> None:
         self.prepared = prepared
         self.run_id = run.run_id
         self.store = store
         self._run = run
         self._part = part
+        self._listeners = listeners
         options = engine_options(prepared.settings, prepared.recipe.driver, part.scratch, part.log_path)
         self._engine = EngineOnDemand(options, prepared.settings.packing.max_engine_starts, self._note_engine)
         self._take_at = 0.0  # monotonic: queries are taken in again
@@ -111,12 +114,11 @@ class RankStage:
         self._engine.kill()
 
     @collected_rarely()
-    def rank(self, staged: StagedInput, *listeners: OnProgress, engine: EngineOnDemand | None = None) -> None:
+    def rank(self, staged: StagedInput, engine: EngineOnDemand | None = None) -> None:
         """Ranks every staged query that has no row yet, and commits each batch as it ends.
 
         Args:
             staged: the part's input.
-            listeners: each is told (windows done, windows in all) after every batch.
             engine: one that somebody else starts and ends; its own if not given.
 
         Raises:
@@ -131,16 +133,17 @@ class RankStage:
         self._require_space_to_rank(staged, ledger.progress.num_rankings)
         self._commit_quarantine(ledger)
         watch = self._watch()
-        progress = _Progress([*listeners, watch.look], num_windows_of(self.prepared.recipe, staged))
+        count = WindowCount(num_windows_of(self.prepared.recipe, staged), [*self._listeners, watch.look])
         cohort = Cohort(staged, self.prepared.recipe, ledger)
-        take_more = partial(self._take_more, cohort, deque(self._chunks()), progress)
+        take_more = partial(self._take_more, cohort, deque(self._chunks()), count)
         take_more()
         with self._loaded_at_a_stop(ledger):
             if cohort.needs_engine:
                 watch.require_time()
                 asked = engine or self._engine
                 self._begin_asking(asked, watch)
-                cohort.rank(asked, progress.add, take_more)
+                cohort.rank(asked, count.add, take_more)
+        count.tell()
         self._engine.close()
         ledger.close()
         del self._staged
@@ -182,7 +185,7 @@ class RankStage:
     def _chunk_queries(self) -> int:
         return min(CHUNK_QUERIES, max(1, self.prepared.settings.packing.cohort_queries // 4))
 
-    def _take_more(self, cohort: Cohort, chunks: deque[range], progress: "_Progress") -> None:
+    def _take_more(self, cohort: Cohort, chunks: deque[range], count: WindowCount) -> None:
         """Fills the cohort up before it runs dry, so that the engine does not wait for the next queries.
 
         While another program has the database open for writing, what is in flight goes on, and this tries again later.
@@ -193,7 +196,7 @@ class RankStage:
             if not is_dry and time.monotonic() < self._take_at:
                 return
             try:
-                self._fill(cohort, chunks[0], progress, None if is_dry else TAKE_WAIT_S)
+                self._fill(cohort, chunks[0], count, None if is_dry else TAKE_WAIT_S)
             except DatabaseLocked as error:
                 if is_dry:
                     raise
@@ -202,7 +205,7 @@ class RankStage:
                 return
             chunks.popleft()
 
-    def _fill(self, cohort: Cohort, queries: range, progress: "_Progress", wait_s: float | None) -> None:
+    def _fill(self, cohort: Cohort, queries: range, count: WindowCount, wait_s: float | None) -> None:
         """Takes queries in; `wait_s` is for the database's lock, the store's own time if None."""
         staged, recipe = self._staged, self.prepared.recipe
         ranked, stored, standings = self._known(queries, wait_s)
@@ -211,11 +214,11 @@ class RankStage:
             standing = standings.get(query_id, NOT_LOOKED_FOR)
             if query_id in ranked:
                 depth = StagedQuery(staged, recipe, query_index).depth
-                progress.add(recipe.schedule.strategy.bound(depth).num_windows)
+                count.skip(recipe.schedule.strategy.bound(depth).num_windows)
             elif standing.reused_run_id is not None and query_id not in stored:
-                progress.add(cohort.reuse_query(query_index, standing.reused_run_id))
+                count.skip(cohort.reuse_query(query_index, standing.reused_run_id))
             else:
-                progress.add(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
+                count.skip(cohort.add_query(query_index, stored.get(query_id, []), standing.reuse_reason))
         cohort.commit_unasked()
 
     def _known(
@@ -244,6 +247,7 @@ class RankStage:
         if self._has_begun:
             return
         self._has_begun = True
+        begin_phase("loading the model", self.run_id, self._listeners)
         info = engine.info
         if not self._is_engine_noted:
             self._note_engine(info)
@@ -254,6 +258,7 @@ class RankStage:
             self.store.write_deferred()  # a later start that finds every batch committed has no engine to ask again
         finally:
             self._part.on_begun()
+        begin_phase("ranking", self.run_id, self._listeners)
 
     def _watch(self) -> "DeadlineWatch":
         night = self.prepared.settings.night
@@ -269,6 +274,7 @@ class RankStage:
         checks = self.prepared.settings.checks
         if checks.canary == "off":
             return
+        begin_phase("asking canaries", self.run_id, self._listeners)
         answered = ask_canaries(load_canaries(), self.prepared.recipe, engine)
         rows = [{"pair": each.pair, "margin": each.margin, "passed": each.passed} for each in answered]
         note_canaries(self.store, self.run_id, rows, self.prepared.recipe)
@@ -290,7 +296,8 @@ class RankStage:
                 check_promise(info.limits, self.prepared.settings.packing.headroom_share, *asking.largest_need)
         self._is_engine_noted = True
         self._run = note_engine(self.store, self._run, _engine_columns(info))
-        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, info.limits)
+        limits = " ".join(f"{name}={getattr(info.limits, name)}" for name in LOGGED_LIMITS)
+        logger.info("run_id=%s device=%s dtype=%s %s", self.run_id, info.device, info.dtype, limits)
 
 
 def warn_of_low_id_mass(database: Database, run_id: str) -> None:
@@ -342,21 +349,6 @@ def note_canaries(store: Store, run_id: str, answered: Sequence[Mapping[str, Any
 def _engine_columns(info: EngineInfo) -> dict[str, Any]:
     told = asdict(info)
     return {name: told[name] if name in told else told["limits"][name] for name in ENGINE_COLUMNS}
-
-
-class _Progress:
-    """Counts windows towards a total."""
-
-    def __init__(self, listeners: Sequence[OnProgress], total: int) -> None:
-        self._listeners = listeners
-        self._total = total
-        self._done = 0
-
-    def add(self, num_windows: int) -> None:
-        if num_windows:
-            self._done += num_windows
-            for listener in self._listeners:
-                listener(self._done, self._total)
 
 
 def _stored_outcomes(rows: pa.Table) -> dict[str, list[StoredOutcome]]:

@@ -10,6 +10,7 @@ of Prefect, nor of other shards.
 import logging
 import shutil
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.inputs.staging import StagedInput
+from tasks.nightly.night_progress import OnProgress, begin_phase
 from tasks.nightly.prepare import PreparedNight
-from tasks.nightly.ranking_stage import OnProgress, Part, RankStage
+from tasks.nightly.ranking_stage import Part, RankStage
 from tasks.nightly.run_choice import new_run
 from tasks.ranking.reuse import ReuseSource
 from tasks.store.identity import git_commit, library_versions
@@ -64,7 +66,7 @@ def rank_shard(prepared: PreparedNight, run_id: str, shard: int, *listeners: OnP
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             with told_when_full(scratch):
-                _Shard(prepared, folder, order, scratch).rank(*listeners)
+                _Shard(prepared, folder, order, scratch).rank(listeners)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -111,18 +113,19 @@ class _Shard:
         self._store = Store(scratch / "shard.duckdb", database_limits(prepared.settings.store, scratch / "spill"))
         self._before = folder.record()  # of a start that was killed
 
-    def rank(self, *listeners: OnProgress) -> None:
+    def rank(self, listeners: Sequence[OnProgress]) -> None:
         run_id = self._folder.run_id
         self._prepared.require_space_to_stage(self._order.num_shards)
         self._store.prepare()
         run = new_run(self._prepared, run_id, flow_run_id=None, reuse_run_id=None)
         self._store.begin_run(run)
         is_own = queries_of(self._folder.shard, self._order.num_shards)
-        ranking = RankStage(self._prepared, run, self._store, self._part())
+        ranking = RankStage(self._prepared, run, self._store, self._part(), listeners)
+        begin_phase("reading the input", run_id, listeners)
         try:
             staged = self._prepared.stage(self._scratch / "staging", is_own, on_matched=ranking.start_engine)
             self._log(staged)
-            ranking.rank(staged, *listeners)
+            ranking.rank(staged)
         finally:
             ranking.end_engine()
         self._tell(staged)

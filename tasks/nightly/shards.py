@@ -15,9 +15,10 @@ from contextlib import closing
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.nightly.night_progress import OnProgress, Progress, begin_phase
 from tasks.nightly.outlook import store_forecast
 from tasks.nightly.prepare import PreparedNight
-from tasks.nightly.ranking_stage import OnProgress, note_canaries, note_engine
+from tasks.nightly.ranking_stage import note_canaries, note_engine
 from tasks.nightly.shard_worker import EARLIER, rank_shard
 from tasks.ranking.reuse import ReuseSource
 from tasks.store.identity import git_commit, library_versions
@@ -91,12 +92,12 @@ class ShardStage:
             git_commit=git_commit(FILES),
         ).write(run_folder)
 
-    def rank(self, run_shards: RunShards, *listeners: OnProgress) -> int:
+    def rank(self, run_shards: RunShards, listeners: Sequence[OnProgress]) -> int:
         """Has every shard ranked that is not whole, loads all, and returns the number of queries.
 
         Args:
             run_shards: how shards are run.
-            listeners: each is told (shards done, shards in all).
+            listeners: told after every shard.
 
         Raises:
             PackrankError: of a shard that could not be ranked; all others are loaded.
@@ -106,14 +107,16 @@ class ShardStage:
             self._begin_anew(folder)
         num_ended, num_shards = 0, len(self._folders)
         whole = [folder for folder in self._folders if folder not in missing]
+        begin_phase("ranking", self._run_id, listeners)
         try:
             with closing(self._all_whole(whole, missing, run_shards)) as ended:
                 for folder in ended:
                     self._load_soon(folder)
                     num_ended += 1
                     logger.info("run_id=%s shard=%d ended=%d/%d", self._run_id, folder.shard, num_ended, num_shards)
+                    asked = max(0, num_ended - len(whole))
                     for listener in listeners:
-                        listener(num_ended, num_shards)
+                        listener(Progress("ranking", num_ended, num_shards, asked, unit="shards"))
             self._store.load_spool(Spool(self._spool_folder, self._run_id), self._run_id)
         finally:
             self._note_engines()

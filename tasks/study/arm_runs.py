@@ -9,9 +9,10 @@ goes on with the first that is not complete. Knows nothing of what the figures m
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ import numpy as np
 from tasks.engine.engine_options import engine_options
 from tasks.engine.process import engine_on_demand
 from tasks.nightly.night import open_night, run_stages
+from tasks.nightly.night_progress import OnProgress, Progress
 from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
-from tasks.nightly.ranking_stage import OnProgress
 from tasks.nightly.run_choice import store_of
 from tasks.prompt.model_files import find_model_folder
 from tasks.ranking.query import StagedQuery
@@ -70,7 +71,7 @@ def run_study(request: StudyRequest, *listeners: OnProgress) -> Study:
 
     Args:
         request: settings file with a [study] section.
-        listeners: each is told (runs done, runs in all).
+        listeners: told how far the arm that runs is, and which it is.
 
     Raises:
         ConfigError: no [study], or an arm's settings cannot work.
@@ -86,11 +87,12 @@ def run_study(request: StudyRequest, *listeners: OnProgress) -> Study:
     ]
     prepared = {each: _prepare(request, settings, *each) for each in planned}
     done: dict[tuple[Arm, int], str] = {}
-    for together in _by_engine(prepared):
-        for arm_run in _run_together({each: prepared[each] for each in together}):
+    groups = _by_engine(prepared)
+    places = {each: place for place, each in enumerate([each for group in groups for each in group], 1)}
+    told = {each: _telling(listeners, each, places[each], len(planned)) for each in planned}
+    for together in groups:
+        for arm_run in _run_together({each: prepared[each] for each in together}, told):
             done[arm_run.arm, arm_run.repeat] = arm_run.run_id
-            for listener in listeners:
-                listener(len(done), len(planned))
     first = prepared[planned[0]]
     num_queries, num_passage_tokens = _size_of_work(first)
     return Study(
@@ -125,7 +127,18 @@ def _by_engine(prepared: Mapping[tuple[Arm, int], PreparedNight]) -> list[list[t
     return [sorted(group, key=lambda each: each[1]) for group in groups.values()]
 
 
-def _run_together(prepared: Mapping[tuple[Arm, int], PreparedNight]) -> list[ArmRun]:
+def _telling(
+    listeners: Sequence[OnProgress], arm_run: tuple[Arm, int], part_no: int, num_parts: int
+) -> tuple[OnProgress, ...]:
+    """Listeners for an arm's night, which tell `listeners` which arm it is."""
+    arm, repeat = arm_run
+    named = partial(replace, part=f"{arm.name} {repeat}", part_no=part_no, num_parts=num_parts)
+    return tuple((lambda progress, listener=listener: listener(named(progress))) for listener in listeners)
+
+
+def _run_together(
+    prepared: Mapping[tuple[Arm, int], PreparedNight], told: Mapping[tuple[Arm, int], Sequence[OnProgress]]
+) -> list[ArmRun]:
     """Runs arms on one engine, whose prefix cache is emptied between them; started only if an arm needs it."""
     first = next(iter(prepared.values()))
     scratch = first.workspace.folder / "tmp" / f"{first.settings.night.name}"
@@ -135,10 +148,12 @@ def _run_together(prepared: Mapping[tuple[Arm, int], PreparedNight]) -> list[Arm
     runs = []
     with engine_on_demand(options, first.settings.packing.max_engine_starts, lambda _: None) as engine:
         for (arm, repeat), night in prepared.items():
-            with open_night(night, flow_run_id=None, engine=engine) as opened:
+            with open_night(night, flow_run_id=None, engine=engine, listeners=told[arm, repeat]) as opened:
                 if not opened.is_ranked:
                     engine.reset_prefix_cache()
                 run_stages(opened, opened.rank)
+            for listener in told[arm, repeat]:
+                listener(Progress("publishing"))  # also of an arm that was complete before
             logger.info("arm=%s repeat=%d run_id=%s complete", arm.name, repeat, opened.run_id)
             runs.append(ArmRun(arm, repeat, opened.run_id))
     return runs

@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows import messenger, shard
 from flows.messenger import Messenger, PrefectGone, ProgressArtifact, ends_without_prefect
 from flows.shard import ShardRuns
+from tasks.nightly.night_progress import Progress
 from tasks.store.shard_folder import ShardFolder, ShardRecord
 from tasks.system.errors import CheckFailed
 from tests.clock import Clock
@@ -265,7 +266,7 @@ def test_a_server_that_never_answers_costs_the_loop_nothing_and_the_end_seconds(
             artifact = ProgressArtifact(sends, "x")
             monkeypatch.setattr(messenger, "UPDATE_EVERY_S", 0.0)
             for done in range(1_000):
-                artifact.update(done, 1_000)
+                artifact.show(Progress("ranking", done, 1_000))
             sends.send_text("run-summary", "| a |")
             told_s = time.monotonic() - begun
         assert told_s < 20.0  # minutes, if one in a hundred waited

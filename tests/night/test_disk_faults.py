@@ -77,8 +77,8 @@ def ended(day, *listeners):
         return str(error)
 
 
-def fill(num_done, num_windows):
-    if num_done >= 6:
+def fill(progress):
+    if progress.done >= 6:
         with (var / "filler").open("wb", buffering=0) as stream:
             for size in (1 << 20, 4096, 1):
                 try:

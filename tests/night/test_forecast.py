@@ -10,7 +10,7 @@ import pytest
 from flows.cli import main
 from tasks.forecast.demand import count_demand
 from tasks.forecast.rates import Forecast, PrefillRate, Rates
-from tasks.nightly import deadline
+from tasks.nightly import night_progress
 from tasks.nightly.night import run_night
 from tasks.nightly.outlook import (
     VARIANTS,
@@ -348,7 +348,7 @@ class Clock(datetime):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(deadline, "datetime", Clock)
+    monkeypatch.setattr(night_progress, "datetime", Clock)
     monkeypatch.setattr(Clock, "hours", 0.0)
     return Clock
 
@@ -364,8 +364,8 @@ def test_a_night_that_is_late_warns_stops_and_goes_on_from_there(night, fake_vll
     settings = {"night__timezone": "UTC", **SMALL_BATCHES}
     prepared = night(**settings, night__finish_by=in_hours(2.5))
 
-    def a_batch_takes_half_an_hour(done, total):
-        clock.hours += 0.5 * (done < total)
+    def a_batch_takes_half_an_hour(progress):
+        clock.hours += 0.5 * (progress.num_asked > 0 and progress.done < progress.total)
 
     with caplog.at_level(logging.WARNING, "tasks"), pytest.raises(DeadlinePassed) as stopped:
         run_night(prepared, a_batch_takes_half_an_hour)
@@ -387,9 +387,16 @@ def test_a_night_that_is_late_warns_stops_and_goes_on_from_there(night, fake_vll
 
     later = night(**settings)
     assert later.base_run_id == prepared.base_run_id
-    run_night(later)
+    told = []
+    with caplog.at_level(logging.INFO, "tasks"):
+        run_night(later, told.append)
 
     assert value(later, "select status from runs") == "complete"
+    phases = list(dict.fromkeys(progress.phase for progress in told))
+    assert phases == ["reading the input", "loading the model", "ranking", "checking"]
+    assert all(f"run_id={later.base_run_id} {phase}" in caplog.text for phase in phases)
+    ranked = [progress for progress in told if progress.phase == "ranking"][-1]
+    assert (ranked.done, ranked.total, ranked.num_asked) == (NUM_WINDOWS, NUM_WINDOWS, NUM_WINDOWS - committed)
     assert value(later, "select count(*) from windows") == NUM_WINDOWS
     assert len(asked(tmp_path / "asked")) == NUM_WINDOWS
 
@@ -399,8 +406,8 @@ def test_rates_that_say_it_will_be_late_warn_at_once_and_what_is_ranked_in_time_
     slow = Rates(prefill=(PrefillRate(prompt_tokens=100.0, tokens_per_s=0.001),))
     write_rates(slow, rates_path(prepared))
 
-    def last_batch_comes_too_late(done, total):
-        clock.hours = 3.0 * (done == total)
+    def last_batch_comes_too_late(progress):
+        clock.hours = 3.0 * (progress.done == progress.total)
 
     with caplog.at_level(logging.WARNING, "tasks"):
         run_night(prepared, last_batch_comes_too_late)

@@ -1,24 +1,30 @@
 """What data may hold and a terminal may not see: control characters, bidi overrides, markup; in every command that prints."""
 
 import csv
+import fcntl
 import io
 import json
 import logging
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from flows.night_runner import show_logs
-from flows.progress import TerminalBar
+from flows.progress import TerminalBar, left_s, share_of
+from tasks.nightly.night_progress import Progress
 from tasks.report.summary_tables import SummaryTable, print_tables, to_markdown
 from tasks.system.errors import InputError
 from tasks.system.redaction import printable
-from tests.makers import ROOT, make_finished_run, make_settings, write_parquet
+from tests.makers import ROOT, make_finished_run, make_inputs, make_settings, write_parquet
 
 CSI, OSC, C1, BELL = "\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "\x07"
 BIDI, ZERO_WIDTH, LINE = "\u202eabc", "a\u200bb", "one\u2028two"
@@ -173,9 +179,54 @@ def test_log_lines_and_the_bars_name_are_one_harmless_line(capsys):
     assert len(line.splitlines()) == 1
     assert harmful(line) == set()
     assert "from s3://***@b/x" in line
-    with TerminalBar(HOSTILE) as bar:
-        (task,) = bar._progress.tasks
-        assert task.description == printable(HOSTILE)
+    with TerminalBar() as bar:
+        bar.show(Progress("ranking", 1, 2, part=HOSTILE, part_no=1, num_parts=3))
+        (task,) = bar._bar.tasks
+        assert task.description == f"{printable(HOSTILE)}, 1 of 3: ranking"
+        assert task.fields["counted"] == "1/2 windows in"
+
+
+@pytest.mark.parametrize(
+    ("progress", "left", "share"),
+    [
+        (Progress("loading the model"), None, 0.0),
+        (Progress("ranking", 48, 119), None, 48 / 119),  # restored: they tell nothing of the speed
+        (Progress("ranking", 58, 118, num_asked=10), 60.0, 58 / 118),
+        (Progress("checking"), None, 1.0),
+        (Progress("ranking", 1, 2, 1, part="arm", part_no=3, num_parts=4), 10.0, 0.625),
+    ],
+)
+def test_the_time_left_is_told_by_this_starts_own_rate(progress, left, share):
+    assert left_s(progress, 10.0) == left
+    assert share_of(progress) == pytest.approx(share)
+
+
+def test_a_night_in_a_terminal_of_80_columns_shows_phases_and_whole_warnings(model_folder, tmp_path, fake_vllm):
+    settings = {"checks.canary": "warn", "checks.max_missed_canary_share": 1.0}
+    config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [9, 9]) | settings)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "flows.cli", "run", str(config), "--no-prefect", "--night", "2026-11-29"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT) as night:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # its end
+            while read := os.read(ours, 1 << 16):
+                shown += read
+    os.close(ours)
+
+    assert night.returncode == 0, shown
+    frames = [each.rstrip() for each in re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode()))]
+    phases = ["reading the input", "loading the model", "asking canaries", "ranking", "checking"]
+    bars = [frame for frame in frames if "━" in frame and "│" not in frame and "╭" not in frame and "╰" not in frame]
+    assert [
+        each for each in dict.fromkeys(bar.partition(" ━")[0].partition(" ╺")[0] for bar in bars) if each in phases
+    ] == phases
+    assert max(map(len, bars)) <= 80
+    warnings = [frame for frame in frames if "WARNING" in frame]
+    assert warnings
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d WARNING [^━]+", each) for each in warnings)
+    assert len("\n".join(frames).partition("\nrun 2026-")[2].splitlines()) <= 12
 
 
 def test_a_table_made_by_hand_is_no_way_out():

@@ -286,8 +286,8 @@ def test_an_engine_that_dies_between_two_batches_is_replaced(soak, fake_vllm):
     night = soak("published").night(inputs__qrels=None)
     killed = []
 
-    def kill_once(*_):
-        if not killed:
+    def kill_once(progress):
+        if progress.num_asked and not killed:
             killed.extend(engines_of(night.folder))
             os.kill(killed[0], signal.SIGKILL)
             while engines_of(night.folder):

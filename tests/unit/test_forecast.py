@@ -248,10 +248,13 @@ def test_a_finish_by_that_is_no_time_of_day_is_refused(text):
 def test_the_end_is_foretold_from_the_windows_since_the_first_batch():
     start = datetime(2026, 11, 29, 1, 30, tzinfo=UTC)
     deadline = Deadline(start + timedelta(hours=5))
-    assert deadline.expected_end(start, 40, 140) is None  # what an earlier start did is no progress
+    assert deadline.expected_end(start, 40, 100) is None  # it has not begun
     deadline.begin(start)
 
-    told = [deadline.expected_end(start + timedelta(minutes=10 * batch), 40 + 10 * batch, 140) for batch in (1, 2, 3)]
+    told = [
+        deadline.expected_end(start + timedelta(minutes=10 * batch), 10 * batch, 100 - 10 * batch)
+        for batch in (1, 2, 3)
+    ]
 
     assert told == [None, None, start + timedelta(minutes=100)]
     assert not deadline.has_passed(start + timedelta(hours=5) - timedelta(seconds=1))
