@@ -53,15 +53,13 @@ where run_id = $run_id and query_id = $query_id
 order by source, doc_id;
 
 -- name: order
--- A query's rows, best first. rank | first_stage_rank | doc_id | score | score_kind | model_score | first_stage_score | status
+-- A query's rows, best first. rank | first_stage_rank | doc_id | score | model_score | status
 select
     rank,
     first_stage_rank,
     doc_id,
     score,
-    score_kind,
     model_score,
-    first_stage_score,
     status
 from all_scores
 where run_id = $run_id and query_id = $query_id

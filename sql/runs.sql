@@ -124,12 +124,13 @@ set
     offered_at = null
 where run_id = $run_id and status = 'complete';
 
--- name: drop_logprobs
--- A published run is not resumed; its orders are kept for a while, at a quarter of the bytes, and what single passages got.
-update outcomes set outcome_logprobs = null where run_id = $run_id and len(outcome_logprobs) > 1;
+-- name: thin_outcomes
+-- Published runs are not resumed. Their orders are kept, and what single passages got, at a quarter of the bytes; but only
+-- what the newest $keep_nights published nights of the series show, also where they reuse it.
+update outcomes
+set outcome_logprobs = null
+where len(outcome_logprobs) > 1 and run_id in (select run_id from runs where status = 'published');
 
--- name: drop_old_outcomes
--- Of a series' published runs, keeps what the newest $keep_nights published nights show, also where they reuse it.
 delete from outcomes
 where
     run_id in (select run_id from runs where name = $name and status = 'published')

@@ -19,8 +19,8 @@ from tasks.report.page_tables import (
 )
 from tasks.report.summary import SERVING_ROWS
 from tasks.report.summary_tables import value_text
-from tasks.store.checks import told_of
 from tasks.store.runs import Run
+from tasks.system.database import read_sql
 
 MEASURE = "nDCG@10"
 CHECK_COLUMNS = ("what must not be", "found", "share", "allowed", "result")
@@ -180,12 +180,22 @@ def _check(row: Row) -> list[Cell]:
     source = f"check_results.{row['check_name']}"
     result = f"skipped: {row['skip_reason']}" if row["skip_reason"] else "passed" if row["passed"] else "failed"
     return [
-        Cell(told_of(row["check_name"]), f"{source}.check_name", row["check_name"], note=row["check_name"]),
+        Cell(_told_of(row["check_name"]), f"{source}.check_name", row["check_name"], note=row["check_name"]),
         text_cell(source, "num_offending", row),
         text_cell(source, "share", row, f"{row['share']:.1%}"),
         text_cell(source, "max_share", row, f"{row['max_share']:.1%}"),
         text_cell(source, "passed", row, result),
     ]
+
+
+def _told_of(check_name: str) -> str:
+    """What a check looks for: the first sentence of its file, or its name where this packrank has no such check."""
+    try:
+        text = read_sql(f"checks/{check_name}")
+    except FileNotFoundError:
+        return check_name.replace("_", " ")
+    comment = " ".join(line.removeprefix("-- ") for line in text.split("\n") if line.startswith("-- "))
+    return comment.split(". ")[0]
 
 
 def _churn(facts: RunFacts) -> PageSection | str:

@@ -109,9 +109,7 @@ class PackingSettings(Section):
     promise: Literal["no_preemption", "none"] = "no_preemption"
     deterministic: bool = False  # one sequence at a time, no prefix cache: same rows in every arrangement
     cohort_queries: PositiveInt = 5_000  # queries in flight: bounds memory
-    shards: PositiveInt = (
-        1  # parts of a night, each ranked by an engine of its own; a run keeps the number it began with
-    )
+    shards: PositiveInt = 1  # parts of a night, each with an engine of its own; a run keeps the number it began with
     start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
     batch_timeout_s: PositiveInt = 1_800
     max_engine_starts: PositiveInt = 2  # for the same batch; then it is asked in halves
@@ -128,17 +126,13 @@ class StoreSettings(Section):
     lock_wait_s: Annotated[int, Field(ge=0)] = 14_400  # how long a night waits where another process has the file open
     load_every_s: PositiveInt = 5  # between two loads of committed batches from the spool, at least
     max_load_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005  # of a night's time: longer loads become rarer
-    spool: str | None = (
-        None  # folder of committed batches, shared by all hosts with shards; beside the database if not given
-    )
+    spool: str | None = None  # folder of committed batches, which all shards share; beside the database if not given
     export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
     published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
 
     keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
     keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
-    keep_answer_nights: Annotated[int, Field(ge=0)] = (
-        7  # whose windows' answers stay, for explain: 24 bytes for 20 docs
-    )
+    keep_answer_nights: Annotated[int, Field(ge=0)] = 7  # the newest, whose windows' answers stay for explain
 
     @field_validator("memory_limit")
     @classmethod
@@ -173,9 +167,7 @@ class CheckSettings(Section):
     max_constant_share: Share = 0.05  # queries with four of the model's numbers or more, all the same
     max_as_given_share: Share = 1.0  # queries with four ranked documents or more, left in the first stage's order
     min_overlap_at_10: Share = 0.5  # mean, with the night before, of queries that nothing changed for; of 20 or more
-    canary: Literal["stop", "warn", "off"] = (
-        "stop"  # where too many are missed: ranks nothing; ranks, and the check fails
-    )
+    canary: Literal["stop", "warn", "off"] = "stop"  # where too many are missed: ranks nothing; or the check fails
     max_missed_canary_share: Share = 0.4  # of the pairs, in each decode mode: two of five
     max_canary_drift: Annotated[float, Field(gt=0.0)] = 1.0  # of a margin from earlier nights' median, in its own unit
 
@@ -189,9 +181,7 @@ class StudySettings(Section):
     window_sizes: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = [20]
     max_num_seqs: Annotated[list[PositiveInt], Field(min_length=1)] = [64]
     queries_at_once: list[PositiveInt] = [1]
-    max_num_batched_tokens: PositiveInt | None = (
-        None  # of these, so large that max_num_seqs binds; [engine]'s if not given
-    )
+    max_num_batched_tokens: PositiveInt | None = None  # so large that max_num_seqs binds; [engine]'s if not given
     without_prefix_caching: bool = True
     prefix_block_size: PositiveInt | None = None  # of the arms with and without: the smallest; [engine]'s if not given
 

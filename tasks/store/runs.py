@@ -186,11 +186,7 @@ class Runs:
         self._update("note_checks", {"run_id": run_id, "failed_checks": list(failed_checks)})
 
     def publish(self, run: Run, keep_answer_nights: int) -> None:
-        """Makes a complete run the one of its night; what its windows answered is kept as long as the night is new.
-
-        Args:
-            run: the complete run.
-            keep_answer_nights: newest published nights of its series whose outcomes are kept.
+        """Makes a complete run the one of its night; outcomes are kept of the newest published nights of its series.
 
         Raises:
             CheckFailed: naming the checks that failed.
@@ -198,8 +194,7 @@ class Runs:
         """
         self._require_publishable(run)
         self._update("publish_run", {"run_id": run.run_id})
-        self._update("drop_logprobs", {"run_id": run.run_id})
-        self._update("drop_old_outcomes", {"name": run.name, "keep_nights": keep_answer_nights})
+        self._update("thin_outcomes", {"name": run.name, "keep_nights": keep_answer_nights})
 
     def unpublish(self, run: Run) -> None:
         """Takes a published run back to complete: `latest_scores` shows the run before it."""

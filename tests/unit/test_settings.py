@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tasks.prompt.model_files import find_model_folder
-from tasks.settings import NightSettings, load_settings, overrides_from, parse_override
+from tasks.settings import NightSettings, StrategySettings, load_settings, overrides_from, parse_override
 from tasks.system.environment import loopback_environment
 from tasks.system.errors import ConfigError
 from tests.makers import ROOT, make_settings
@@ -215,6 +215,25 @@ def test_loopback_is_asked_without_the_callers_proxy(monkeypatch, known, told):
         monkeypatch.setenv("NO_PROXY", known)
 
     assert loopback_environment() == {"no_proxy": told, "NO_PROXY": told}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, ["sliding by first_token over all candidates, windows of 20"]),
+        ({"name": "pointwise", "decode_mode": "yes_no", "depth": 50}, ["pointwise by yes_no over the first 50"]),
+        (
+            {"name": "single", "depth": 20, "cascade": {"keep": 5}, "consensus": {"shuffles": 3}},
+            [
+                "pointwise by yes_no over the first 20",
+                "single by first_token over the best 5, windows of 20, each in 3 orders",
+            ],
+        ),
+        ({"name": "pairwise", "decode_mode": "select"}, ["pairwise by select over all candidates, windows of 2"]),
+    ],
+)
+def test_what_ranks_is_told_in_words(given, told):
+    assert StrategySettings.model_validate(given).stages(20) == told
 
 
 @pytest.mark.parametrize("text", ["window_size=3", "strategy.window_size", "="])
