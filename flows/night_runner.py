@@ -1,6 +1,7 @@
 """How `packrank run` runs a night: as a Prefect flow run, or plainly; both end with the run's tables from the database.
 
-Prefect is imported only after its environment is set.
+Prefect is imported only after its environment is set; what a night does not need (pandas, scipy) where it is needed, so
+that one that is done already answers at once.
 """
 
 import logging
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
@@ -21,15 +22,13 @@ from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
 from tasks.report.headline import print_headline, read_headline
 from tasks.report.summary import summarise
 from tasks.report.summary_tables import print_tables
-from tasks.study.arm_runs import StudyRequest, run_study
-from tasks.study.claims.findings import read_findings
-from tasks.study.document import fill_document, named_figures
-from tasks.study.study_page import write_study_page
 from tasks.system.environment import set_prefect_environment
 from tasks.system.errors import CheckFailed, ConfigError, FollowUpFailed, PackrankError, StoreError
 from tasks.system.redaction import hide_url_secrets, printable
 from tasks.system.workspace import Workspace
-from tasks.tools.plan import CacheAssumption, plan_night
+
+if TYPE_CHECKING:
+    from tasks.study.arm_runs import StudyRequest
 
 ANSWER_S = 5.0  # for a server that PREFECT_API_URL names, at the start
 
@@ -87,7 +86,7 @@ def rank_as_flow(request: NightRequest, prepared: PreparedNight, *, waits: bool 
         )
 
 
-def study_as_flow(request: StudyRequest, console: Console, documents: Sequence[Path] = ()) -> None:
+def study_as_flow(request: "StudyRequest", console: Console, documents: Sequence[Path] = ()) -> None:
     """Runs the study's flow as `run_as_flow` does a night's, and shows what came of it.
 
     Raises:
@@ -104,12 +103,14 @@ def study_as_flow(request: StudyRequest, console: Console, documents: Sequence[P
     _show_findings(request, console, documents)
 
 
-def study_plainly(request: StudyRequest, console: Console, documents: Sequence[Path] = ()) -> None:
+def study_plainly(request: "StudyRequest", console: Console, documents: Sequence[Path] = ()) -> None:
     """Runs a study without Prefect.
 
     Raises:
         PackrankError: as the study does.
     """
+    from tasks.study.arm_runs import run_study
+
     show_logs()
     with TerminalBar() as bar:
         run_study(request, bar.show)
@@ -143,6 +144,8 @@ def _run(request: NightRequest, console: Console, rank: Rank, *, verbose: bool) 
     show_logs()
     prepared = prepare_night(request)
     if request.dry_run:
+        from tasks.tools.plan import CacheAssumption, plan_night
+
         print_tables(plan_night(prepared, CacheAssumption()), console)
         return
     night = find_night(prepared)
@@ -203,8 +206,13 @@ def _outcome_without_prefect() -> Iterator[None]:
             raise gone.outcome from None
 
 
-def _show_findings(request: StudyRequest, console: Console, documents: Sequence[Path]) -> None:
+def _show_findings(request: "StudyRequest", console: Console, documents: Sequence[Path]) -> None:
     """The tables of a study whose arms are complete: nothing is asked again."""
+    from tasks.study.arm_runs import run_study
+    from tasks.study.claims.findings import read_findings
+    from tasks.study.document import fill_document, named_figures
+    from tasks.study.study_page import write_study_page
+
     findings = read_findings(run_study(request))
     print_tables(findings.tables(), console)
     for document in documents:
