@@ -106,7 +106,7 @@ spelling: setup
 docs: setup           ## build the documentation into var/site; a link that leads nowhere fails
 	@$(BIN)/mkdocs build --strict --clean --quiet -f configs/mkdocs.yml
 
-reference: setup      ## write the generated reference pages: commands, tables, errors, faults
+reference: setup      ## write the generated reference pages: commands, tables, errors, decisions, faults
 	@$(BIN)/python -m tests.reference
 
 faults: setup         ## write docs/faults.md: known faults and the tests that cover them

@@ -1,16 +1,18 @@
 """The reference pages, made of the code: `python -m tests.reference` writes all that are stale.
 
-Commands come from the command line itself, tables from the comments of a fresh database, errors from their classes.
+Commands come from the command line itself, tables from the comments of a fresh database, errors from their
+classes, decisions from their titles.
 """
 
 import inspect
 import re
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from flows import cli
+from flows.cli import app
 from tasks.store.night_store import Store
 from tasks.system import errors
 from tasks.system.database import DatabaseLimits, open_database
@@ -18,18 +20,19 @@ from tests import faults
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+DECISIONS = ROOT / "docs" / "adr"
 MADE = "Generated from {source} by `make reference`; `make check` fails when this page is stale."
 SIGNALS = {
-    cli.INTERRUPTED_EXIT: "Ctrl-C. What was committed is kept, and the same command continues from there.",
-    cli.PIPE_EXIT: "The reader of a pipe left, as in `packrank runs \\| head`.",
-    cli.TERMINATED_EXIT: "SIGTERM. What was committed is kept, and the same command continues from there.",
+    128 + signal.SIGINT: "Ctrl-C. What was committed is kept, and the same command continues from there.",
+    128 + signal.SIGPIPE: "The reader of a pipe left, as in `packrank runs \\| head`.",
+    128 + signal.SIGTERM: "SIGTERM. What was committed is kept, and the same command continues from there.",
 }
 
 
 def render_commands() -> str:
     """Every command with its options, as cyclopts documents them."""
     # Under `python -m` cyclopts puts the module into each command's usage.
-    page = re.sub(r"^(packrank \w+) -m \S+", r"\1", cli.app.generate_docs(), flags=re.MULTILINE)
+    page = re.sub(r"^(packrank \w+) -m \S+", r"\1", app.generate_docs(), flags=re.MULTILINE)
     usage, _, commands = page.partition("\n**Commands**:\n")
     head = usage.split("## Table of Contents")[0].replace("# packrank", "# Commands", 1).rstrip()
     made = MADE.format(source="`flows/cli.py`")
@@ -89,6 +92,13 @@ def render_errors() -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_decisions() -> str:
+    """The pages of docs/adr by number and title."""
+    titles = {path.name: path.read_text(encoding="utf-8").splitlines()[0] for path in sorted(DECISIONS.glob("0*.md"))}
+    rows = [f"- [{title.removeprefix('# ')}]({name})" for name, title in titles.items()]
+    return "# Decisions\n\n" + MADE.format(source="`docs/adr`") + "\n\n" + "\n".join(rows) + "\n"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -97,6 +107,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "commands.md": render_commands,
     REFERENCE / "tables.md": render_tables,
     REFERENCE / "errors.md": render_errors,
+    DECISIONS / "index.md": render_decisions,
     faults.PAGE: faults.render_page,
 }
 

@@ -9,7 +9,7 @@ from flows.cli import app
 from tests.makers import ROOT
 from tests.reference import PAGES
 
-OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+OUTSIDE = [ROOT / name for name in ("README.md", "README.ko.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
@@ -25,6 +25,11 @@ def test_files_beside_the_site_link_to_what_is_there(page):
     links = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+
+
+def test_readme_fits_a_few_screens():
+    for name in ("README.md", "README.ko.md"):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 120, name
 
 
 def commands_of(text):

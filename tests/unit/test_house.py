@@ -219,7 +219,7 @@ def test_the_top_level_is_the_designs():
     assert top <= {
         *("flows", "tasks", "sql", "configs", "tests", "pyproject.toml", "README.md", "Makefile", "prefect.yaml"),
         *(".ci", ".pre-commit-config.yaml", ".gitignore", "LICENSE", "requirements", "data", "docs"),
-        *("CHANGELOG.md", "CONTRIBUTING.md"),
+        *("CHANGELOG.md", "CONTRIBUTING.md", "README.ko.md"),
     }
 
 
