@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from tasks.evaluation.json_records import BeirDocument, BeirQuery, RankllmRequest, parse_json
-from tasks.inputs.qrels import named_columns, numbered_lines, numbers, read_columns, read_judgments
+from tasks.inputs.qrels import read_judgments
+from tasks.inputs.text_columns import named_columns, numbered_lines, numbers, read_columns
 from tasks.report.summary_tables import SummaryTable, pairs
 from tasks.system.atomic_files import whole_folder
 from tasks.system.errors import ConfigError, InputError

@@ -4,15 +4,9 @@ Measures are computed by native code that trusts its values: a grade of 10^12 ga
 the process. Knows nothing of measures.
 """
 
-from collections import deque
-from collections.abc import Iterator
-from csv import QUOTE_NONE
 from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
-from sys import float_info
-from typing import TYPE_CHECKING
-from warnings import catch_warnings
 
 import fsspec
 import pyarrow as pa
@@ -23,18 +17,14 @@ from tasks.inputs.locations import TEXT_SUFFIXES, file_errors, resolve_path, wan
 from tasks.inputs.missing_columns import MissingColumns
 from tasks.inputs.parquet_files import ParquetInput, input_digest, open_input, read_batches
 from tasks.inputs.parquet_schema import Column
+from tasks.inputs.text_columns import named_columns, numbers, read_columns
 from tasks.settings import InputSettings
 from tasks.system.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 QRELS = pa.schema([("query_id", pa.string()), ("doc_id", pa.string()), ("relevance", pa.int64())])
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 LOWEST_GRADE, HIGHEST_GRADE = -10, 1_000  # TREC's junk pages are -2; graded scales go to 4, some to 100
 GRADE = f"a whole number from {LOWEST_GRADE} to {HIGHEST_GRADE:,}"
-MAX_COLUMNS = 10  # of a line that are counted: a TREC run has 6
-FLOAT_MAX = float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,75 +113,6 @@ def read_judgments(path: str) -> tuple[pa.Table, str]:
     said = rows[QRELS.names]
     digest = sha256(said.to_csv(index=False).encode()).hexdigest()
     return pa.Table.from_pandas(said, QRELS, preserve_index=False), digest
-
-
-def read_columns(path: str) -> "pd.DataFrame":
-    """The columns of a text file as text, by line from 1, without blank ones; "" where a line has no more columns.
-
-    Blanks and tabs separate columns. The file may be compressed (.gz).
-
-    Raises:
-        InputError: it cannot be read, or a line, which is named, is not UTF-8 or has more than MAX_COLUMNS.
-    """
-    import pandas as pd  # takes half a second, which a night without judgments saves
-
-    how = {"dtype": str, "na_filter": False, "quoting": QUOTE_NONE, "encoding": "utf-8-sig"}
-    places = {"names": range(MAX_COLUMNS), "index_col": False, "skip_blank_lines": False}
-    with file_errors(path), fsspec.open(path, "rb", compression="infer") as stream, catch_warnings(action="ignore"):
-        try:
-            rows = pd.read_csv(stream, sep=r"\s+", **how, **places)
-        except UnicodeDecodeError:
-            deque(numbered_lines(path), maxlen=0)  # names the line
-            raise
-    rows.index += 1
-    return rows[rows[0] != ""]
-
-
-def named_columns(path: str, rows: "pd.DataFrame", names: str) -> "pd.DataFrame":
-    """The columns of `read_columns` under their names.
-
-    Raises:
-        InputError: naming the first line that has more or fewer.
-    """
-    wanted = names.split()
-    counts = (rows != "").sum(axis=1)
-    for line, count in counts[counts != len(wanted)][:1].items():
-        raise InputError(
-            f"{path}, line {line}: {count} columns, wanted {len(wanted)} ({names}). Ids must not hold white space."
-        )
-    return rows.iloc[:, : len(wanted)].set_axis(wanted, axis=1)
-
-
-def numbers(
-    path: str, column: "pd.Series", pattern: str, wanted: str, limits: tuple[float, float] = (-FLOAT_MAX, FLOAT_MAX)
-) -> "pd.Series":
-    """A column of `read_columns` as numbers.
-
-    Raises:
-        InputError: naming the first line that is not of the pattern, or not within the limits.
-    """
-    import pandas as pd
-
-    values = pd.to_numeric(column.where(column.str.fullmatch(pattern)), errors="coerce")
-    for line, text in column[~values.between(*limits)][:1].items():
-        raise InputError(f"{path}, line {line}: the {column.name} is {text!r}, wanted {wanted}. Write the line again.")
-    return values
-
-
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, from 1, of a file that may be compressed (.gz).
-
-    Raises:
-        InputError: it cannot be read, or a line, which is named, is not UTF-8.
-    """
-    with file_errors(path), fsspec.open(path, "rb", compression="infer") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(f"{path}, line {number}: not UTF-8: {error}. Write the file again.") from error
-            if text.strip():
-                yield number, text.rstrip("\r\n")
 
 
 def _parquet_rows(opened: ParquetInput) -> pa.Table:
