@@ -65,9 +65,9 @@ def render_page(facts: RunFacts, texts: RunTexts) -> str:
         "notices": notices_of(facts.tables),
         "headline": _headline(facts),
         "sections": sections,
-        "absent": absent,
+        "absent": absent if facts.tables["movers"] else [*absent, "Queries before and after: none has moved."],
         "movers": _movers(facts, texts),
-        "movers_note": texts.note if facts.tables["movers"] else "No query of this run has moved.",
+        "movers_note": texts.note,
         "provenance": _provenance(facts.run),
         "settings": flat_table("All settings, defaults filled in", "settings", facts.run.settings),
     }

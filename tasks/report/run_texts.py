@@ -18,7 +18,7 @@ from tasks.store.runs import Run
 from tasks.system.errors import first_line
 from tasks.system.redaction import hide_url_secrets, printable
 
-QUERY_CHARS, PASSAGE_CHARS = 300, 110  # of a text; the rest is in the inputs
+QUERY_CHARS, PASSAGE_CHARS = 300, 110  # shown of a text; the rest is in the inputs
 TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nested")
 
 
@@ -47,8 +47,8 @@ def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSett
             return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
         of_queries = found.inputs.get("queries") or found.inputs["nested"]
         of_documents = found.inputs.get("documents") or found.inputs["nested"]
-        queries = find_query_texts(of_queries, wanted, QUERY_CHARS + 1)
-        passages = find_passages(of_documents, wanted, PASSAGE_CHARS + 1)
+        queries = find_query_texts(of_queries, wanted, 2 * QUERY_CHARS)  # white space is taken together later
+        passages = find_passages(of_documents, wanted, 2 * PASSAGE_CHARS)
         return RunTexts(queries, passages, grades=_grades(run, wanted, inputs))
     except Exception as error:  # other people's files and file systems
         return RunTexts(

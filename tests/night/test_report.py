@@ -4,6 +4,7 @@ import html
 import json
 import logging
 import re
+from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
 
@@ -14,13 +15,16 @@ from tasks.inputs.documents import nested_columns
 from tasks.inputs.excerpts import find_passages
 from tasks.inputs.locations import Wanted
 from tasks.inputs.parquet_files import open_input
+from tasks.inputs.staging import open_night_input
 from tasks.nightly.night import run_night
 from tasks.nightly.prepare import NightRequest, prepare_night
 from tasks.report import charts
 from tasks.report.run_report import report_night, report_run
+from tasks.report.run_texts import PASSAGE_CHARS, beginning, read_texts
 from tasks.report.summary import summarise
+from tasks.settings import InputSettings
 from tasks.store.night_store import Store
-from tasks.store.runs import Runs
+from tasks.store.runs import Runs, runs_of
 from tasks.system.database import DatabaseLimits, read_sql
 from tasks.system.redaction import hide_url_secrets
 from tasks.system.workspace import Workspace
@@ -164,6 +168,25 @@ def test_quality_and_churn_are_the_views_too(nights, page):
     assert [page.values[f"churn.{name}"] for name in counts] == ["1", "3", "1"]
     volumes = [page.values[f"volumes.candidates.{name}"] for name in ("number", "usual_number", "num_nights")]
     assert volumes == ["28", "9.0", "1"]
+
+
+def test_a_text_that_is_cut_ends_with_dots_whatever_its_white_space(tmp_path):
+    text = "one  two\n\nthree " * 40
+    write_parquet(tmp_path / "n.parquet", query_id=["q"], text=["x"], candidates=[[{"doc_id": "a", "text": text}]])
+    make_finished_run(tmp_path / "x.duckdb", "r", {"q": (["a", "b"], ["b", "a"])})
+    (run,) = runs_of(
+        Store(tmp_path / "x.duckdb", DatabaseLimits("200MB", 1, tmp_path / "spill")).query(
+            "runs/find_run", {"run_id": "r"}
+        )
+    )
+    inputs = InputSettings(nested=str(tmp_path / "n.parquet"))
+    found = open_night_input(inputs, run.night)
+
+    texts = read_texts(replace(run, input_digest=found.digest), {"q": ["a"]}, inputs)
+
+    shown = beginning(texts.passages["q", "a"], PASSAGE_CHARS)
+    assert shown.endswith("…")
+    assert len(shown) > PASSAGE_CHARS - 10
 
 
 def test_checks_are_sentences_and_judged_documents_are_marked(nights, page):
