@@ -40,6 +40,7 @@ class SummaryTable:
     note: str | None = None
     wraps: bool = False  # sentences: broken over lines on a terminal
     alarm: Level | None = None
+    is_raw: bool = False  # one text, printed line by line as it is
 
 
 def to_markdown(tables: list[SummaryTable]) -> str:
@@ -62,6 +63,10 @@ def print_tables(tables: list[SummaryTable], console: Console) -> None:
     """The tables on a terminal, boxes last: what stands at the end is what people see."""
     terminal_width = console.width
     for table in (each for each in tables if not each.alarm):
+        if table.is_raw:
+            console.rule(_plain(table.title), align="left", style="none")
+            console.print(hide_url_secrets(table.rows[0][0]), markup=False, highlight=False, soft_wrap=True)
+            continue
         title, note = _plain(table.title), None if table.note is None else _plain(table.note)
         drawn = Table(title=title, title_justify="left", title_style="bold", caption=note, box=SIMPLE_HEAD)
         for number, column in enumerate(table.columns):

@@ -61,11 +61,12 @@ class FirstStageEngine:
         self.info = EngineInfo(limits, device="none", dtype="none", enable_prefix_caching=False)
         self._askings = recipe.askings
         self._submitted: list[Prompt] = []
-        self.first_prompt: Prompt | None = None  # of all that it was asked
+        self.first_prompts: dict[str, Prompt] = {}  # by question: one decode mode each
 
     def submit(self, prompts: Sequence[Prompt]) -> None:
         """See `Engine.submit`."""
-        self.first_prompt = self.first_prompt or prompts[0]
+        for prompt in prompts:
+            self.first_prompts.setdefault(prompt.window.question, prompt)
         self._submitted += prompts
 
     def collect(self) -> Answered:
@@ -128,7 +129,7 @@ def plan_night(
         prepared: the night.
         cache: what to plan for.
         outlook: what to say of time.
-        with_prompt: whether to show the first prompt, word for word.
+        with_prompt: whether to show the first prompt of each decode mode, word for word.
 
     Raises:
         InputError: the input cannot be a night's.
@@ -157,7 +158,8 @@ def plan_night(
                     cohort.add_query(query_index, [])
                     asked.append(query_index)
             cohort.rank(engine, on_windows=lambda _: None)
-        shown = [_prompt_table(prepared.recipe, engine.first_prompt)] if with_prompt and engine.first_prompt else []
+        prompts = engine.first_prompts.values() if with_prompt else ()
+        shown = [_prompt_table(prepared.recipe, prompt) for prompt in prompts]
         scale = num_queries / max(1, staged.num_queries)
         told = Told(prepared, staged, ledger, scale)
         waiting = QuerySample(staged, asked, round(len(asked) * scale))
@@ -192,11 +194,11 @@ def _num_query_rows(prepared: PreparedNight) -> int:
 
 def _prompt_table(recipe: Recipe, prompt: Prompt) -> SummaryTable:
     """The prompt's tokens as text, the template's own included: what the model reads, line by line."""
-    text = recipe.askings[prompt.window.question].builder.tokens.decode(prompt.prompt_token_ids.tolist())
+    asking = recipe.askings[prompt.window.question]
+    text = asking.builder.tokens.decode(prompt.prompt_token_ids.tolist())
     lines = "\n".join(printable(line) for line in text.split("\n"))
-    return SummaryTable(
-        f"Prompt {prompt.request_id}, {prompt.prompt_tokens} tokens", ("text",), ((lines,),), wraps=True
-    )
+    title = f"Prompt of {asking.mode.name}, {prompt.request_id}, {prompt.prompt_tokens} tokens"
+    return SummaryTable(title, ("text",), ((lines,),), is_raw=True)
 
 
 def _standings(prepared: PreparedNight, staged: StagedInput, queries: range) -> dict[str, ReuseDecision]:

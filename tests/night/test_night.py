@@ -1,6 +1,7 @@
 """A whole night over the real engine child, pipe, spool and database; only the model behind the pipe is a fake."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from tasks.nightly.night import run_night
 from tasks.nightly.prepare import NightRequest, prepare_night
 from tasks.nightly.run_choice import store_of
+from tasks.report.summary_tables import print_tables
 from tasks.system.errors import AlreadyRunning, CheckFailed, ConfigError, EngineError, FollowUpFailed, InputError
 from tasks.system.run_lock import run_lock
 from tasks.tools.plan import CacheAssumption, plan_night
@@ -137,15 +140,19 @@ def test_one_endless_passage_and_a_query_text_that_comes_twice_change_nothing_fo
 
 
 @pytest.mark.fault(45)
-def test_a_plan_shows_the_first_prompt_word_for_word(night):
-    (shown,) = [
-        each for each in plan_night(night([3]), CacheAssumption(), with_prompt=True) if "Prompt q000" in each.title
-    ]
+def test_a_plan_shows_the_first_prompt_of_each_decode_mode_word_for_word(night, capsys):
+    cascade = {"strategy__cascade__keep": 2, "strategy__cascade__decode_mode": "query_likelihood"}
+    tables = [each for each in plan_night(night([3], **cascade), CacheAssumption(), with_prompt=True) if each.is_raw]
+    print_tables(tables, Console(width=80))
 
-    text = shown.rows[0][0]
+    printed = re.split(r"Prompt of (\w+), q000\S+, \d+ tokens ─+\n", capsys.readouterr().out)
+    modes, (pointwise, text) = printed[1::2], printed[2::2]
+    assert modes == ["query_likelihood", "first_token"]
+    assert "Title 0: " in pointwise
     assert text.startswith("<|im_start|>system\n")
-    assert "[A] Title 0: " in text
-    assert text.endswith("<|im_start|>assistant\n[")
+    assert "\n[A] Title 0: " in text
+    assert text.endswith("<|im_start|>assistant\n[\n")
+    assert max(map(len, text.splitlines())) > 100  # a line of the prompt is a line here
 
 
 def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(night, tmp_path):
