@@ -5,7 +5,7 @@ Prefect sees whole stages as tasks and one progress bar; batches are rows in Duc
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,11 +16,14 @@ from prefect.states import Cancelled, Completed
 from pydantic import Field
 
 from flows.alerts import moment_of, tell_of_crash, tell_of_failure, tell_without_prefect
+from flows.flow_parameters import ConfigParameter, NightParameter, OverridesParameter
 from flows.messenger import Messenger, ProgressArtifact, current_flow_run, ends_without_prefect
 from flows.progress import TerminalBar
 from flows.shard import ShardRuns
 from tasks.nightly.night import Night, in_turn, open_night, run_stages
 from tasks.nightly.prepare import NightRequest, PreparedNight, prepare_night
+from tasks.report.headline import Headline, read_headline
+from tasks.report.markdown_report import to_report
 from tasks.report.run_report import report_night as write_page
 from tasks.report.summary import summarise
 from tasks.report.summary_tables import to_markdown
@@ -29,21 +32,35 @@ from tasks.system.environment import checkout_path
 from tasks.system.errors import AlreadyInProgress, PackrankError, first_line
 from tasks.tools.plan import CacheAssumption, plan_night
 
-ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"  # a server checks a parameter's pattern, not its format
 SUMMARY_KEY, PAGE_KEY = "run-summary", "run-report"
 
 logger = logging.getLogger("tasks.nightly")  # Prefect shows what is below `tasks`
 
 
 def report_night(night: Night, messenger: Messenger) -> None:
-    """Shows the run's tables as an artifact, and its page, which another artifact links to; never a reason to fail."""
+    """Shows what came of the run as two artifacts, with ids for texts, and writes its page; never a reason to fail."""
+    page = write_page(night.store, night.run_id, night.prepared.settings.inputs)
+    headline = headline_of(night)
+    if headline is None:
+        return
     try:
-        messenger.send_text(SUMMARY_KEY, to_markdown(summarise(night.store, night.run_id)), night.run_id)
+        tables = [table for table in summarise(night.store, night.run_id) if not table.alarm]  # the headline has those
+        report = to_report(night.store, headline, page)
     except Exception as error:
         logger.warning("run_id=%s its tables are not shown: %s", night.run_id, first_line(error))
-    page = write_page(night.store, night.run_id, night.prepared.settings.inputs)
-    if page is not None:
-        messenger.send_text(PAGE_KEY, f"[{page}]({page.as_uri()})", f"{night.run_id}: one page, on the worker's disk")
+        return
+    told = f"{night.run_id}: {headline.sentence}"
+    messenger.send_text(SUMMARY_KEY, headline.to_markdown() + to_markdown(tables), told)
+    messenger.send_text(PAGE_KEY, report, told)
+
+
+def headline_of(night: Night) -> Headline | None:
+    """What came of the run, with ids: Prefect gets no text. None, with a warning, where it cannot be read."""
+    try:
+        return read_headline(night.store, night.run_id, {})
+    except Exception as error:
+        logger.warning("run_id=%s what came of it is not shown: %s", night.run_id, first_line(error))
+        return None
 
 
 def as_task(name: str, stage: Callable[[], None]) -> None:
@@ -74,18 +91,18 @@ def _flow_run_name() -> str:
     on_crashed=[tell_of_crash],
 )
 def nightly_rerank(
-    config: str = "configs/sample.toml",
-    night: Annotated[date | None, Field(json_schema_extra={"pattern": ISO_DATE})] = None,
+    config: ConfigParameter = "configs/sample.toml",
+    night: NightParameter = None,
     limit_queries: Annotated[int, Field(ge=1)] | None = None,
     dry_run: bool = False,
     publish: bool = False,
     rerun: bool = False,
     full: bool = False,
     requeue: bool = False,
-    overrides: dict[str, Any] | None = None,
+    overrides: OverridesParameter = None,
     wait: bool = True,
 ) -> State[Any]:
-    """Reranks one night's candidates; the end's message is the run_id.
+    """Reranks one night's candidates; the end's message is the run_id and what came of it.
 
     A deployment's run that finds this very night in progress ends as Refused, a kind of Cancelled.
 
@@ -120,20 +137,21 @@ def nightly_rerank(
             return Completed(message=prepared.base_run_id)
         shards = ShardRuns(config, prepared.night, overrides or {})
         try:
-            run_id = in_turn(request, prepared, lambda each: rank_prepared(each, shards), waits=wait)
-        except AlreadyInProgress as told:
+            told = in_turn(request, prepared, lambda each: rank_prepared(each, shards), waits=wait)
+        except AlreadyInProgress as other:
             if current_flow_run().deployment_id is None:
                 raise  # a command's exit code says that it did nothing
-            return Cancelled(name="Refused", message=str(told))
-        return Completed(message=run_id)
+            return Cancelled(name="Refused", message=str(other))
+        return Completed(message=told)
 
 
 def rank_prepared(prepared: PreparedNight, shards: ShardRuns) -> str:
-    """The stages of a night, each a task, as far as they are not done."""
+    """The stages of a night, each a task, as far as they are not done; returns the run_id and what came of it."""
     with Messenger() as messenger, TerminalBar() as bar:
         listeners = (bar.show, ProgressArtifact(messenger, prepared.base_run_id).show)
         with open_night(prepared, str(current_flow_run().id), listeners=listeners) as night:
             run_stages(night, partial(night.rank, shards), as_task)
             as_task("report", partial(report_night, night, messenger))
             night.conclude()
-    return night.run_id
+            headline = headline_of(night)
+    return night.run_id if headline is None else f"{night.run_id}: {headline.sentence}"

@@ -25,6 +25,7 @@ from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RET
 from prefect.states import Cancelling, Completed, Crashed, Failed
 from pydantic import Field
 
+from flows.flow_parameters import ConfigParameter, OverridesParameter
 from flows.messenger import Messenger, ProgressArtifact, ends_without_prefect
 from flows.prefect_server import NEEDS_WORKERS
 from tasks.nightly.prepare import NightRequest, prepare_night
@@ -45,13 +46,13 @@ LASTING = {kind.__name__: kind for kind in (ConfigError, PromptTooLong, InputErr
 logger = logging.getLogger("tasks.shards")  # Prefect shows what is below `tasks`
 
 
-@flow(name="rerank-shard", persist_result=False)
+@flow(name="rerank-shard", flow_run_name="{run_id}, shard {shard}", persist_result=False)
 def rerank_shard(
-    config: str,
+    config: ConfigParameter,
     night: date,
     run_id: str,
     shard: Annotated[int, Field(ge=0)],
-    overrides: dict[str, Any] | None = None,
+    overrides: OverridesParameter = None,
 ) -> State[Any]:
     """Ranks one shard of a run that a night has begun; its batches stay in the spool for the night to load.
 

@@ -1,11 +1,13 @@
 """The study as a Prefect flow: `study`. Point-wise against list-wise; its arms are runs in DuckDB, not task runs."""
 
-from datetime import date
-from typing import Any
+import socket
+from pathlib import Path
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 
+from flows.flow_parameters import ConfigParameter, NightParameter, OverridesParameter
 from flows.messenger import Messenger, ProgressArtifact, ends_without_prefect
 from flows.progress import TerminalBar
 from tasks.report.summary_tables import to_markdown
@@ -26,15 +28,23 @@ def run_arms(request: StudyRequest, messenger: Messenger) -> Study:
 
 @task(name="claims", cache_policy=NO_CACHE, persist_result=False)
 def tell_claims(study: Study, messenger: Messenger) -> None:
-    """Writes arms, serving benchmark and claims as an artifact, and as a page that is linked as another."""
+    """Writes arms, serving benchmark and claims as an artifact, and as a page; another artifact says where that is."""
     findings = read_findings(study)
-    messenger.send_text(CLAIMS_KEY, to_markdown(findings.tables()))
-    messenger.send_text(PAGE_KEY, f"[study {study.name}]({write_study_page(findings).as_uri()})")
+    told = f"study {study.name}: {len(study.runs)} runs"
+    messenger.send_text(CLAIMS_KEY, to_markdown(findings.tables()), told)
+    page = write_study_page(findings)
+    messenger.send_text(PAGE_KEY, f"The study's page: `{page}` on `{socket.gethostname()}`", told)
 
 
-@flow(name="study", persist_result=False)
+def _flow_run_name() -> str:
+    """Names the settings file and the night."""
+    asked = flow_run.parameters
+    return f"{Path(asked['config']).stem} {asked['night'] or ''}".rstrip()
+
+
+@flow(name="study", flow_run_name=_flow_run_name, persist_result=False)
 def study(
-    config: str = "configs/study.toml", night: date | None = None, overrides: dict[str, Any] | None = None
+    config: ConfigParameter = "configs/study.toml", night: NightParameter = None, overrides: OverridesParameter = None
 ) -> str:
     """Runs the arms of a study and returns the base arm's run_id.
 

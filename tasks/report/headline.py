@@ -24,6 +24,7 @@ from tasks.system.errors import PackrankError, first_line
 from tasks.system.redaction import hide_url_secrets, printable
 
 TEXTS_S = 2.0  # for reading the example's texts again: a corpus of millions is not searched for six titles
+WAIT_S = 10.0  # for the database's lock: nobody waits longer for what is only looked at
 STATUS_WORDS = {"complete": "complete, not published"}
 
 Row = Mapping[str, Any]
@@ -101,9 +102,9 @@ class Headline:
     def to_markdown(self) -> str:
         """The result as Markdown, for the beginning of an artifact."""
         example = "" if self.example is None else f"{_example_markdown(self.example)}\n\n"
-        told = "".join(f"> **{each.title}.** {each.text}\n\n" for each in self.notices)
+        boxes = [SummaryTable(each.title, ("",), ((each.text,),), alarm=each.level) for each in self.notices]
         head = f"**{self.run['run_id']}: {self.status}.** {self.size}; {self.verdict}.\n\n**{self.effect}.**\n\n"
-        return f"{head}{told}{example}"
+        return f"{head}{to_markdown(boxes)}\n{example}"
 
 
 def read_headline(store: Store, run_id: str, inputs: Mapping[str, ParquetInput]) -> Headline:
@@ -112,13 +113,13 @@ def read_headline(store: Store, run_id: str, inputs: Mapping[str, ParquetInput])
     Args:
         store: its database.
         run_id: the run.
-        inputs: its opened files by source, where the example's texts are.
+        inputs: its opened files by source, where the example's texts are; without them it has ids.
 
     Raises:
         PackrankError: no such run, or somebody else holds the database.
     """
     names = ("run", "canary_modes", "id_masses", "volumes", "checks", "gains", "reordering", "first_three")
-    with store.reader() as database:
+    with store.reader(WAIT_S) as database:
         tables = {
             f"summary/{name}": database.query(f"summary/{name}", {"run_id": run_id}).to_pylist() for name in names
         }
@@ -198,6 +199,8 @@ def _texts(
     query_id: str, doc_ids: set[str], inputs: Mapping[str, ParquetInput]
 ) -> tuple[str | None, Mapping[str, str]]:
     """The query's text and the documents' titles, as far as they are found in time; never a reason to fail."""
+    if not inputs:
+        return None, {}
     give_up_at = time.monotonic() + TEXTS_S
     try:
         of_queries, of_documents = (inputs.get(name) or inputs["nested"] for name in ("queries", "documents"))
@@ -220,7 +223,7 @@ def _example_lines(example: Example, width: int) -> Iterator[str]:
 def _example_markdown(example: Example) -> str:
     rows = tuple((str(rank), *titles) for rank, titles in enumerate(example.firsts, 1))
     gain = "" if example.gain is None else f", nDCG@10 {example.gain[0]:.4f} -> {example.gain[1]:.4f}"
-    return to_markdown([SummaryTable(f"{example.query}{gain}", ("", "before", "after"), rows)])
+    return to_markdown([SummaryTable(f"First three of {example.query}{gain}", ("", "before", "after"), rows)])
 
 
 def _cut(text: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -102,11 +103,24 @@ def test_a_deployed_night_runs_to_completed_leaves_its_rows_and_is_done_once(sta
     artifacts = {each["key"]: each for each in ask(stack, "/artifacts/filter")}
     assert artifacts.keys() >= {"progress", "run-summary", "run-report"}
     page = tmp_path / "reports" / f"{run['run_id']}.html"
-    assert page.as_uri() in artifacts["run-report"]["data"]
+    assert f"`{page}` on `" in artifacts["run-report"]["data"]
+    assert "file:" not in artifacts["run-report"]["data"]
     assert page.is_file()
+    (flow_run,) = [each for each in ask(stack, "/flow_runs/filter") if each["state"]["type"] == "COMPLETED"]
+    assert flow_run["name"] == f"sample {run['night']}"
+    told = flow_run["state"]["message"]
+    assert re.fullmatch(
+        rf"{run['run_id']}: complete, not published; nDCG@10 .* better, .*; 3 queries, .* checks hold", told
+    )
+    for key in ("run-summary", "run-report"):
+        assert artifacts[key]["description"] == told
+        assert artifacts[key]["data"].startswith(f"**{run['run_id']}: complete, not published.** 3 queries")
+    assert "gained and lost most" in artifacts["run-report"]["data"]
+    assert "time to first token" in artifacts["run-report"]["data"]
     assert "Serving benchmark" in artifacts["run-summary"]["data"]
     assert "P99 TTFT (ms)" in artifacts["run-summary"]["data"]
     assert artifacts["progress"]["data"] == 100.0
+    assert artifacts["progress"]["description"] == f"{run['run_id']}: checking"
     logs = ask(stack, "/logs/filter", limit=200, sort="TIMESTAMP_DESC")
     assert any("prompt_tokens=" in line["message"] for line in logs)
     assert not any(line["level"] >= 40 for line in logs)
@@ -134,6 +148,18 @@ def test_the_cron_has_scheduled_runs_at_half_past_one_in_seoul(stack):
     times = sorted(scheduled())
     assert {(moment.astimezone(UTC).hour, moment.minute) for moment in times} == {(16, 30)}
     assert times[0] - datetime.now(UTC) < timedelta(days=1, seconds=5)
+
+
+def test_a_deployments_parameters_are_described_with_their_choices(stack):
+    for name, optional in (
+        ("nightly-rerank/nightly", {"config", "night", "publish", "wait"}),
+        ("rerank-shard/shard", {"shard"}),
+    ):
+        found = ask(stack, "/deployments/filter", deployments={"name": {"any_": [name.partition("/")[2]]}})
+        asked = found[0]["parameter_openapi_schema"]["properties"]
+        assert asked.keys() >= optional
+        assert [each for each, told in asked.items() if not told["description"]] == []
+        assert "configs/sample.toml" in asked["config"]["examples"]
 
 
 @pytest.mark.fault(74)
@@ -190,7 +216,8 @@ def test_a_study_is_a_flow_run_with_its_claims_and_its_page_as_artifacts(stack, 
     by_key = {each["key"]: each["data"] for each in found}
     assert "## The article's argument" in by_key["study-claims"]
     page = tmp_path / "var" / "reports" / "study-nightly.html"
-    assert page.as_uri() in by_key["study-page"]
+    assert f"`{page}` on `" in by_key["study-page"]
+    assert run["name"] == path.stem
     assert page.exists()
 
 
