@@ -46,6 +46,19 @@ app.command("flows.demo:demo", help="Rank the sample that comes with packrank, b
 
 
 @app.command
+def init(
+    folder: Annotated[Path, Parameter(help="Folder with your Parquet, CSV, JSON Lines, TREC or BEIR files.")],
+    *,
+    force: Annotated[bool, Parameter(help="Write packrank.toml anew if it is there.", negative=())] = False,
+) -> None:
+    """Look at a folder of your own data and write a settings file for it, FOLDER/packrank.toml."""
+    from tasks.tools.init import write_settings
+
+    for line in write_settings(Path.cwd() / folder, force=force).lines:
+        _say(line)
+
+
+@app.command
 def run(
     config: Config,
     *,

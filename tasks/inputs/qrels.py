@@ -54,6 +54,15 @@ def read_qrels(settings: InputSettings, night: date) -> Judgments:
     return Judgments(rows, digest)
 
 
+def qrels_columns(names: dict[str, str]) -> tuple[Column, ...]:
+    """The columns of judgments, under their names in the files."""
+    return (
+        Column("query_id", "id", names.get("query_id", "query_id")),
+        Column("doc_id", "id", names.get("doc_id", "doc_id")),
+        Column("relevance", "relevance", names.get("relevance", "relevance")),
+    )
+
+
 def open_qrels(settings: InputSettings, night: date) -> ParquetInput:
     """Finds the Parquet files of `[inputs] qrels` and checks footers and schema.
 
@@ -61,12 +70,7 @@ def open_qrels(settings: InputSettings, night: date) -> ParquetInput:
         InputError: see `open_input`.
     """
     assert settings.qrels is not None, "no [inputs] qrels"
-    names = settings.columns.qrels
-    columns = (
-        Column("query_id", "id", names.get("query_id", "query_id")),
-        Column("doc_id", "id", names.get("doc_id", "doc_id")),
-        Column("relevance", "relevance", names.get("relevance", "relevance")),
-    )
+    columns = qrels_columns(settings.columns.qrels)
     path = resolve_path(settings.qrels)
     wanted = replace(wanted_files(settings, "qrels", night), partition=None)
     return open_input("qrels", path, columns, wanted, allow_empty=settings.allow_empty)

@@ -19,14 +19,7 @@ from tasks.system.errors import InputError, InputNotReady, PackrankError, first_
 
 SEPARATORS = ",;\t|"
 JSON, TREC = "json", "trec"  # in place of a separator
-TREC_NAMES = [
-    "query_id",
-    "Q0",
-    "doc_id",
-    "place",
-    "score",
-    "tag",
-]  # trec_eval orders by score, whatever the fourth says
+TREC_NAMES = ["query_id", "Q0", "doc_id", "trec_rank", "score", "tag"]  # trec_eval orders by the score alone
 MAX_LINE_BYTES = 64 << 20
 MAX_VALUE_CHARS = 16 << 20  # as pages.MAX_VALUE_BYTES
 BUFFER_BYTES = HEAD_BYTES = 1 << 20
