@@ -46,7 +46,8 @@ NAMES = {  # of those, what is no path
     "prompt.template": re.compile(r"\w+:\w+"),  # a package's
     "prompt.cascade_template": re.compile(r"\w+:\w+"),
 }
-PRESETS = ROOT / "configs" / "models"
+PRESETS = checkout_path("configs/models")
+HOMES = (ROOT, PRESETS.parent.parent)  # the project, and what comes with packrank: the same in a checkout
 PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
 
 
@@ -142,7 +143,8 @@ def _from_folder(folder: Path, dotted: str, value: object) -> object:
     ):
         return value
     path = Path(os.path.normpath(folder / os.path.expanduser(value)))
-    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+    home = next((each for each in HOMES if path.is_relative_to(each)), None)
+    return str(path if home is None else path.relative_to(home))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tasks.inputs.missing_columns import UNKNOWN
 from tasks.system.atomic_files import write_whole
-from tasks.system.environment import ROOT
+from tasks.system.environment import checkout_path
 from tasks.system.errors import ConfigError, InputError
 from tasks.tools.data_folder import FoundInput, find_inputs
 
-TEMPLATE = ROOT / "configs" / "own.toml"
+TEMPLATE = checkout_path("configs/own.toml")
 FILE = "packrank.toml"
 FLAT = ("queries", "documents", "candidates")
 ORDER = ("nested", *FLAT, "qrels")
