@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.inputs.footers import InputFile
 from tasks.inputs.parquet_schema import Column, inner_struct, type_at
+from tasks.inputs.text_rows import SEPARATORS
 from tasks.system.errors import InputError
 
 UNKNOWN = "?"  # no column is like it
@@ -52,7 +53,8 @@ class MissingColumns(InputError):
         """
         where = f"{source}: {file.path} ({file.num_rows} rows): "
         plural, quoted = "s" if len(lacking) > 1 else "", ", ".join(repr(each.file_name) for each in lacking)
-        said = f"{where}no column{plural} {quoted} (found: {', '.join(_paths_told(file.schema, lacking))})"
+        found = "found in its first line" if file.separator in tuple(SEPARATORS) else "found"
+        said = f"{where}no column{plural} {quoted} ({found}: {', '.join(_paths_told(file.schema, lacking))})"
         lists = {field.name: field.type for field in file.schema if inner_struct(field.type) is not None}
         if source != "nested":
             for name, kind in lists.items():

@@ -36,6 +36,7 @@ NAMED = {  # what files are called that hold it
     "queries": ("quer", "topic", "question"),
     "documents": ("doc", "corpus", "passage", "collection", "item", "product"),
 }
+DATA_SUFFIXES = (*SUFFIXES, *TEXT_SUFFIXES)
 JUDGED_SUFFIXES = (".txt", ".tsv", ".qrels", ".qrel")
 SPLITS = ("test", "dev", "train")  # of BEIR's judgments, the first that is there
 
@@ -137,7 +138,7 @@ def _entries(folder: Path) -> tuple[list[_Entry], list[str]]:
         try:
             if path.suffix in JUDGED_SUFFIXES and _is_judged(path):
                 entries.append(_Entry(name, None, read_judgments(str(path))[0].num_rows))
-            elif path.is_dir() or name.lower().endswith((*SUFFIXES, *TEXT_SUFFIXES)):
+            elif any(each.name.lower().endswith(DATA_SUFFIXES) for each in ([path], path.rglob("*"))[path.is_dir()]):
                 opened = open_input(name, str(path), (), Wanted(date.today()), allow_empty=True)
                 if opened.files_with_rows:
                     entries.append(_Entry(name, opened, opened.num_rows))

@@ -173,6 +173,7 @@ def test_what_is_missing_is_told_in_one_line_of_toml_and_stands_in_the_file(tmp_
     write_csv(tmp_path / "queries.csv", ["number", "words"], QUERIES.items())
     write_jsonl(tmp_path / "corpus.jsonl", [{"_id": key, "text": text} for key, text in DOCUMENTS.items()])
     write(tmp_path / "notes.csv", "a,b\n1\n")
+    write(tmp_path / "src" / "main.py", "")
 
     with pytest.raises(SystemExit) as ended:
         main(["init", str(tmp_path)])
@@ -182,6 +183,7 @@ def test_what_is_missing_is_told_in_one_line_of_toml_and_stands_in_the_file(tmp_
     assert line.endswith(
         'put in under [inputs] what \'?\' stands for: candidates = "?", columns.queries = { query_id = "?", text = "?" }'
     )
+    assert "src" not in line.replace(str(tmp_path), "")
     assert "notes.csv, line 2: 1 columns, the header has 2" in line
     assert "documents: corpus.jsonl, 4 rows (doc_id = _id)" in line
     text = (tmp_path / "packrank.toml").read_text(encoding="utf-8")

@@ -165,7 +165,7 @@ GOOD = b"doc_id,text\n1,a\n"
         ("d.csv", b"doc_id,text\n", "d.csv: 0 rows"),
         ("d.csv", b"doc_id;text\n1;a,b\n2\n", r"line 3: 1 columns, the header has 2 \(separated by ';'\)"),
         ("d.csv", "doc_id,text\n1,a\n".encode("utf-16"), "d.csv: UTF-16. Write it as UTF-8"),
-        ("d.csv", b"a,b,a\n1,2,3\n", r"no columns 'doc_id', 'text' \(found: a, b, a\)"),
+        ("d.csv", b"a,b,a\n1,2,3\n", r"no columns 'doc_id', 'text' \(found in its first line: a, b, a\)"),
         ("d.csv", b"doc_id,text\n,a\n", "column 'doc_id' is null in 1 of 1 rows"),
         ("d.csv.gz", gzip.compress(GOOD, mtime=0)[:-9], "d.csv.gz: not a complete file"),
         ("d.csv.gz", GOOD, "d.csv.gz: damaged: Not a gzipped file"),
