@@ -23,7 +23,7 @@ endif
 # Set, every process would compile all that it imports of a fresh .venv: 1.5 s for pandas alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast zoo gpu-check soak bench check format lint types layers spelling docs reference faults deploy automations up down lock clean
+.PHONY: help setup demo test test-fast zoo gpu-check soak bench check format lint types layers spelling docs reference faults settings deploy automations up down lock clean
 
 help:                 ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -111,6 +111,9 @@ reference: setup      ## write the generated reference pages: commands, tables, 
 
 faults: setup         ## write docs/faults.md: known faults and the tests that cover them
 	@$(BIN)/python -m tests.faults
+
+settings: setup       ## write docs/settings.md: every key of a settings file
+	@$(BIN)/python -m tasks.tools.settings_page
 
 SHARD_WORKERS ?= 0
 up: setup             ## start a local Prefect server and worker, and deploy (make up SHARD_WORKERS=8: one more a GPU)

@@ -39,12 +39,46 @@ where name = $name and status in ('complete', 'published')
 order by started_at desc, run_id desc;
 
 -- name: find_newest_run
--- The finished run that started last, of any series; trials are passed over. run_id
+-- The finished run that started last, of a series or of any; trials are passed over. run_id
 select run_id
 from runs
-where status in ('complete', 'published') and is_limited is not true
+where status in ('complete', 'published') and is_limited is not true and ($name is null or name = $name)
 order by started_at desc, run_id desc
 limit 1;
+
+-- name: list_runs
+-- The newest runs of a series or of any. is_trial: not all queries | seconds: from the first start to the last end |
+-- mean_id_mass: of the decode mode where it is lowest, see run_summary
+with newest as (
+    select *
+    from runs
+    where $name is null or name = $name
+    order by started_at desc, run_id desc
+    limit $limit
+),
+
+id_masses as (
+    select run_id, min(mean_id_mass) as mean_id_mass
+    from (
+        select run_id, avg(id_mass) as mean_id_mass
+        from windows
+        where run_id in (select run_id from newest)
+        group by run_id, decode_mode
+    )
+    group by run_id
+)
+
+select
+    run_id,
+    status,
+    is_limited as is_trial,
+    num_queries,
+    date_diff('millisecond', started_at, finished_at) / 1000.0 as seconds,
+    mean_id_mass,
+    error
+from newest
+left join id_masses using (run_id)
+order by newest.started_at desc, run_id desc;
 
 -- name: supersede_runs
 -- A run begins: unfinished runs of its series and night give way to it. Others that are still marked running were killed,

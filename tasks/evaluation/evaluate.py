@@ -30,8 +30,9 @@ from tasks.evaluation.measures import (
 )
 from tasks.inputs.locations import resolve_path
 from tasks.inputs.qrels import read_qrels
-from tasks.report.sql_shell import find_newest_run, find_ranked_run, read_rows
-from tasks.report.summary_tables import SummaryTable, listing, pairs, value_text
+from tasks.report.run_lookup import find_newest_run, find_ranked_run
+from tasks.report.sql_shell import read_rows
+from tasks.report.summary_tables import SummaryTable, Worded, listing, pairs, value_text
 from tasks.settings import InputSettings, StoreSettings, load_settings, stored_inputs
 from tasks.store.night_store import Store, store_at
 from tasks.store.runs import Run
@@ -165,6 +166,7 @@ def _counts_table(path: str, qrels: Qrels, orders: RunOrders) -> SummaryTable:
             ("queries of the run", len(orders.queries)),
             ("of those not judged, not evaluated", len(orders.queries - qrels.queries)),
         ],
+        name="judgments",
     )
 
 
@@ -174,7 +176,7 @@ def _quality_table(measured: pd.DataFrame, measures: Sequence[str]) -> SummaryTa
     for measure in measures:
         values = {ranking: float(means.loc[(measure, ranking), "value"]) for ranking in RANKINGS}
         rows.append({"measure": measure, "num_queries": int(means.loc[(measure, FIRST_STAGE), "num_queries"])} | values)
-    return SummaryTable("Quality", tuple(rows[0]), tuple(tuple(map(value_text, row.values())) for row in rows))
+    return SummaryTable("Quality", tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
 
 
 def _compare_runs(
@@ -236,14 +238,14 @@ def comparison_table(title: str, comparisons: Sequence[Comparison]) -> SummaryTa
     rows = tuple(
         (
             each.measure,
-            value_text(each.num_queries),
-            value_text(each.ours),
-            value_text(each.theirs),
-            f"{each.difference:+.4f}",
-            "-" if each.interval is None else "{:+.4f} to {:+.4f}".format(*each.interval),
-            _p_text(each.p_value),
-            *([_p_text(each.sign_flip_p)] if few else []),
-            *map(value_text, (each.wins, each.ties, each.losses)),
+            each.num_queries,
+            each.ours,
+            each.theirs,
+            Worded(each.difference, f"{each.difference:+.4f}"),
+            None if each.interval is None else Worded(each.interval, "{:+.4f} to {:+.4f}".format(*each.interval)),
+            _p_value(each.p_value),
+            *([_p_value(each.sign_flip_p)] if few else []),
+            *(each.wins, each.ties, each.losses),
         )
         for each in comparisons
     )
@@ -254,18 +256,15 @@ def comparison_table(title: str, comparisons: Sequence[Comparison]) -> SummaryTa
         note += f" sign_flip_p: exact randomisation test, for fewer than {FEW_QUERIES} queries."
     if len(comparisons) > 1:
         note += f" {len(comparisons)} measures are {len(comparisons)} tests: settle on one before you look."
-    return SummaryTable(title, (*columns, "wins", "ties", "losses"), rows, note)
+    return SummaryTable(title, (*columns, "wins", "ties", "losses"), rows, note, name="comparison")
 
 
-def _p_text(p_value: float | None) -> str:
-    return "<0.0001" if p_value is not None and p_value < 0.0001 else value_text(p_value)
+def _p_value(p_value: float | None) -> Worded:
+    return Worded(p_value, "<0.0001" if p_value is not None and p_value < 0.0001 else value_text(p_value))
 
 
 def _candidates_table(lengths: Sequence[tuple[str, pd.Series]]) -> SummaryTable:
-    rows = tuple(
-        (name, value_text(float(each.mean())), value_text(int(each.min())), value_text(int(each.max())))
-        for name, each in lengths
-    )
+    rows = tuple((name, float(each.mean()), int(each.min()), int(each.max())) for name, each in lengths)
     ours, theirs = (each.to_numpy() for _, each in lengths)
     num_differing = int((ours != theirs).sum())
     note = (
@@ -273,7 +272,7 @@ def _candidates_table(lengths: Sequence[tuple[str, pd.Series]]) -> SummaryTable:
         if num_differing
         else None
     )
-    return SummaryTable("Candidates a query", ("", "mean", "min", "max"), rows, note)
+    return SummaryTable("Candidates a query", ("run", "mean", "min", "max"), rows, note)
 
 
 def _movers_table(measure: str, ours: pd.Series, theirs: pd.Series) -> SummaryTable | None:
@@ -284,4 +283,4 @@ def _movers_table(measure: str, ours: pd.Series, theirs: pd.Series) -> SummaryTa
         {"query_id": query, "this": float(ours[query]), "against": float(theirs[query]), "difference": moved[query]}
         for query in first
     ]
-    return listing(f"Moved most in {measure}", rows)
+    return listing(f"Moved most, in {measure}", rows)

@@ -13,13 +13,19 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.report.sql_shell import find_ranked_run, read_rows
+from tasks.report.run_lookup import find_ranked_run
+from tasks.report.sql_shell import read_rows
 from tasks.store.score_tables import EXPORT_SCHEMA, Tally, score_tables
 from tasks.system.atomic_files import whole_file
 from tasks.system.database import read_sql
 from tasks.system.errors import ConfigError, InputError
 
 ExportForm = Literal["trec", "parquet", "jsonl"]
+FORMS: Mapping[str, ExportForm] = {  # by how a file's name ends
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    **dict.fromkeys((".trec", ".run", ".txt"), "trec"),
+}
 SCORE_DIGITS = 9  # every float32 has its own nine digits: a strict order stays one
 
 
@@ -30,6 +36,17 @@ class Exported:
     output: Path
     num_queries: int
     num_rows: int
+
+
+def form_of(output: Path) -> ExportForm:
+    """The form that a file's name says.
+
+    Raises:
+        ConfigError: it ends in none that is known.
+    """
+    if output.suffix not in FORMS:
+        raise ConfigError(f"--output {output}: {', '.join(FORMS)} say the form; for another name give --format.")
+    return FORMS[output.suffix]
 
 
 def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, top_k: int | None = None) -> Exported:

@@ -19,6 +19,7 @@ from tasks.nightly.ranking_stage import RankStage, warn_of_low_id_mass, whole_ru
 from tasks.nightly.run_choice import choose_run, find_reuse_source, new_run, note_failure, store_of
 from tasks.nightly.shards import RunShards, ShardStage, ranks_in_turn
 from tasks.ranking.reuse import ReuseSource
+from tasks.report.summary_tables import value_text
 from tasks.store.checks import Check, checks_of, failed_checks, run_checks
 from tasks.store.night_store import Store
 from tasks.store.publication import follow_up, publish
@@ -113,13 +114,13 @@ class Night:
         found = (staged.num_queries, staged.num_candidates, staged.notes)
         self.store.write_later(lambda database: Runs(database).note_input(self.run_id, *found))
         logger.info(
-            "run_id=%s queries=%d candidates=%d quarantined=%d partition=%s notes=%s",
+            "run_id=%s queries=%d candidates=%d quarantined=%d partition=%s notes=%r",
             self.run_id,
             staged.num_queries,
             staged.num_candidates,
             staged.quarantine.num_rows,
             self.prepared.found.partition,
-            staged.notes,
+            ", ".join(f"{rows} {note}" for note, rows in staged.notes.items()),
         )
 
     def rank(self, run_shards: RunShards | None = None) -> None:
@@ -167,7 +168,7 @@ class Night:
         orders = RunOrders(self.run_id, queries, rows, is_limited=self.prepared.limit_queries is not None)
         measured = metric_rows(measure_run(orders, qrels, NIGHT_MEASURES))
         for row in self.store.replace_metrics(self.run_id, measured):
-            logger.warning("run_id=%s replaced in metrics, measured by another rule: %s", self.run_id, row)
+            logger.warning("run_id=%s replaced in metrics, measured by another rule: %s", self.run_id, value_text(row))
 
     def check(self) -> None:
         """Runs the checks and stores what they found, unless it is published already; `conclude` tells."""

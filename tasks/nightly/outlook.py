@@ -22,7 +22,7 @@ from tasks.nightly.run_choice import store_of
 from tasks.prompt.model_files import find_model_folder
 from tasks.ranking.recipe import Recipe, build_recipe
 from tasks.ranking.reuse import ReuseDecision, ReuseSource, find_standings
-from tasks.report.summary_tables import SummaryTable, duration_text, pairs
+from tasks.report.summary_tables import SummaryTable, Worded, duration_text, pairs
 from tasks.schedule.strategies import STRATEGIES
 from tasks.schedule.strategies.named import SIMULATED, Variant
 from tasks.settings import StrategySettings
@@ -36,6 +36,7 @@ DRAWN_QUERIES = 2_000  # of a run, for the share that is reused
 COUNTED_QUERIES = 1_000  # of these, for the night's own strategy: the sample's own error is then some 1 %
 COMPARED_QUERIES = 200  # for each other strategy, and while an engine waits
 
+NO_RATES_NOTE = "packrank bench measures this machine; --estimate 8B guesses for GPUs that are not at hand."
 ESTIMATE_NOTE = (
     "Estimate, not measured: bfloat16 on one GPU, prompts read at 35 to 60 % of the data sheet's dense FLOPs, answers "
     "written at 50 to 80 % of its memory bandwidth; no prefix caching; a Llama-like model with grouped keys."
@@ -46,6 +47,7 @@ STRATEGY_NOTE = (
     "that ask the same share a row. Simulated nDCG@10 (docs/log.md): lists of 100, windows of 20, no real model; '-' "
     "where the night's sizes are others."
 )
+SIZE_COLUMNS = ("strategy", "window", "depth", "windows", "prompt tokens", "output tokens at most")
 SIMULATED_LISTS = (80, 125)  # median list lengths for which numbers of lists of 100 are shown
 VARIANTS = [(name, each) for name, kind in STRATEGIES.items() for each in list(kind.variants) or [Variant(name)]]
 KEPT = ("decode_mode", "window_size", "top_k", "depth", "score_gap", "retries", "seed")  # of the night's own strategy
@@ -57,7 +59,7 @@ class Outlook:
 
     rates: Rates | None = None  # those that lie beside the database if not given
     deadline_s: float | None = None
-    num_parameters: float | None = None  # of a model to estimate for; 8 billion where no rates are known
+    num_parameters: float | None = None  # of a model to estimate for
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def num_gpus(prepared: PreparedNight) -> int:
 def time_tables(
     prepared: PreparedNight, asked: QuerySample, outlook: Outlook, everything: QuerySample | None = None
 ) -> list[SummaryTable]:
-    """What the plan says of time: by rates, where there are some, else for GPUs that are not at hand.
+    """What the plan says of time: by rates, where there are some, and for GPUs that are not at hand, where asked for.
 
     Args:
         prepared: the night.
@@ -191,9 +193,10 @@ def time_tables(
             _time_table(prepared, rates, forecast(rates, demands), asked.num_queries),
             _strategy_table(_options(prepared, asked, everything or asked, rates), outlook.deadline_s),
         ]
-    if rates is None or outlook.num_parameters is not None:
-        num_parameters = outlook.num_parameters or 8e9
-        tables.append(_device_table(num_parameters, asked.demands(prepared.recipe)))
+    else:
+        tables.append(pairs("Time", [("engine time", Worded(None, "not known"))], NO_RATES_NOTE))
+    if outlook.num_parameters is not None:
+        tables.append(_device_table(outlook.num_parameters, asked.demands(prepared.recipe)))
     return tables
 
 
@@ -240,14 +243,11 @@ def _time_table(prepared: PreparedNight, rates: Rates, alone: Forecast, num_quer
     """`alone`: what one engine would take for all."""
     gpus, num_shards = num_gpus(prepared), prepared.settings.packing.shards
     expected = alone.in_shards(num_shards, num_queries)
-    all_gpus = gpus * num_shards
+    slowest = "" if num_shards == 1 else f", the slowest of {num_shards} shards"
     figures = [
-        (
-            "engine time" if num_shards == 1 else f"engine time, the slowest of {num_shards} shards",
-            _range_text(expected),
-        ),
-        ("expected", duration_text(expected.expected_s)),
-        ("GPU-hours" if all_gpus == 1 else f"GPU-hours, {all_gpus} GPUs", _hours_text(alone, gpus)),
+        (f"engine time{slowest}", _range(expected)),
+        ("expected", Worded(expected.expected_s, duration_text(expected.expected_s))),
+        ("GPU-hours" if gpus * num_shards == 1 else f"GPU-hours, {gpus * num_shards} GPUs", _hours(alone, gpus)),
         ("rates", rates.source),
         ("device", rates.device),
     ]
@@ -310,25 +310,24 @@ def _work(demands: Sequence[Demand]) -> bytes:
 
 def _strategy_table(options: Sequence[Option], deadline_s: float | None) -> SummaryTable:
     rows = [_strategy_row(option, deadline_s) for option in sorted(options, key=lambda each: each.forecast.expected_s)]
-    sizes = ("strategy", "window", "depth", "windows", "prompt tokens", "output tokens at most")
-    columns = (*sizes, "engine time", "simulated nDCG@10")
+    columns = (*SIZE_COLUMNS, "engine time", "simulated nDCG@10")
     if deadline_s is None:
         return SummaryTable("Strategies", columns, tuple(row[:-1] for row in rows), STRATEGY_NOTE)
     title = f"Strategies, to end within {duration_text(deadline_s)}"
     return SummaryTable(title, (*columns, "in time"), tuple(rows), f"{advise(options, deadline_s)} {STRATEGY_NOTE}")
 
 
-def _strategy_row(option: Option, deadline_s: float | None) -> tuple[str, ...]:
-    demand, scale = option.demand, option.demand.scale
+def _strategy_row(option: Option, deadline_s: float | None) -> tuple[object, ...]:
+    demand, scale, ndcg = option.demand, option.demand.scale, option.simulated_ndcg
     return (
         option.label,
-        str(option.window_size),
-        "all" if option.depth is None else str(option.depth),
-        f"{len(demand.query) * scale:,.0f}",
-        f"{demand.prompt_tokens.sum() * scale:,.0f}",
-        f"{demand.output_tokens.sum() * scale:,.0f}",
-        _range_text(option.forecast),
-        "-" if option.simulated_ndcg is None else f"{option.simulated_ndcg:.3f}",
+        option.window_size,
+        Worded(None, "all") if option.depth is None else option.depth,
+        round(len(demand.query) * scale),
+        round(demand.prompt_tokens.sum() * scale),
+        round(demand.output_tokens.sum() * scale),
+        _range(option.forecast),
+        None if ndcg is None else Worded(ndcg, f"{ndcg:.3f}"),
         "" if deadline_s is None else option.forecast.meets(deadline_s),
     )
 
@@ -350,18 +349,18 @@ def advise(options: Sequence[Option], deadline_s: float) -> str:
 
 
 def _device_table(num_parameters: float, demands: Sequence[Demand]) -> SummaryTable:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     mean_tokens = float(demands[0].prompt_tokens.mean()) if len(demands[0].query) else 1.0
     for device in DEVICES:
         rates = device.estimate(num_parameters, mean_tokens)
         if rates is None:
-            rows.append((device.name, "-", "does not fit into one", "-"))
+            rows.append((device.name, None, "does not fit into one", None))
             continue
         expected = forecast(rates, demands)
-        speed = demands[0].prompt_tokens.sum() * demands[0].scale / max(expected.expected_s, 1e-9)
-        rows.append((device.name, _hours_text(expected, 1), _range_text(expected), f"{speed:,.0f}"))
+        speed = round(demands[0].prompt_tokens.sum() * demands[0].scale / max(expected.expected_s, 1e-9))
+        rows.append((device.name, _hours(expected, 1), _range(expected), speed))
     columns = ("one GPU", "GPU-hours", "engine time", "prompt tokens a second")
-    return SummaryTable(f"A model of {num_parameters / 1e9:g}B parameters", columns, tuple(rows), ESTIMATE_NOTE)
+    return SummaryTable(f"GPUs, a model of {num_parameters / 1e9:g}B parameters", columns, tuple(rows), ESTIMATE_NOTE)
 
 
 def _rates_of_run(rows: list[dict[str, Any]], run_id: str) -> Rates:
@@ -386,6 +385,10 @@ def _range_text(expected: Forecast) -> str:
     return f"{duration_text(expected.low_s)} to {duration_text(expected.high_s)}"
 
 
-def _hours_text(expected: Forecast, gpus: int) -> str:
+def _range(expected: Forecast) -> Worded:
+    return Worded({"low_s": expected.low_s, "high_s": expected.high_s}, _range_text(expected))
+
+
+def _hours(expected: Forecast, gpus: int) -> Worded:
     low, high = expected.gpu_hours(gpus)
-    return f"{low:.3g} to {high:.3g}"
+    return Worded({"low": low, "high": high}, f"{low:.3g} to {high:.3g}")

@@ -221,7 +221,8 @@ class Cohort:
         generations = [generation for _, generation in answered]
         row = batch_row(batch_id, batch, self._recipe.driver, rounds, generations, stats, self._known_limits)
         self._ledger.commit(batch_id, rows.tables(batch_id, row))
-        _log_batch(batch_id, batch, stats.engine_s, generations)
+        if stats.engine_s > 0:  # none, where a plan only counts
+            _log_batch(batch_id, batch, stats.engine_s, generations)
 
     @property
     def _known_limits(self) -> KVCacheLimits:

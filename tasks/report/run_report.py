@@ -33,12 +33,12 @@ SUMMARY_TABLES = (  # of sql/summary.sql
 )
 
 
-def report_run(database: Path, run_id: str | None, output: Path | None, inputs: InputSettings | None = None) -> Path:
+def report_run(database: Path, run_id: str, output: Path | None, inputs: InputSettings | None = None) -> Path:
     """Writes a run's page and returns its path; the database is open, read-only, for one statement at a time.
 
     Args:
         database: where the run lies.
-        run_id: the newest finished run if not given.
+        run_id: whatever its status.
         output: `Workspace.report` if not given; replaced when the new page is complete.
         inputs: where the texts are; as the run's settings say if not given, which hold no secrets of URLs.
 
@@ -50,7 +50,7 @@ def report_run(database: Path, run_id: str | None, output: Path | None, inputs: 
     def query(name: str, parameters: Mapping[str, object]) -> pa.Table:
         return read_rows(database, read_sql(name), parameters)
 
-    facts = read_facts(query, run_id or _newest_run_id(query, database))
+    facts = read_facts(query, run_id)
     return _write_page(facts, inputs, output or Workspace(database).report(facts.run.run_id))
 
 
@@ -109,10 +109,3 @@ def _write_page(facts: RunFacts, inputs: InputSettings | None, output: Path) -> 
     with whole_file(output) as stream:
         stream.write(page.encode("utf-8", "replace"))
     return output
-
-
-def _newest_run_id(query: Query, path: Path) -> str:
-    rows = query("runs/find_newest_run", {}).to_pylist()
-    if not rows:
-        raise PackrankError(f"{path}: no complete or published run but trials. Name one: `packrank runs` lists them.")
-    return str(rows[0]["run_id"])

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -20,12 +21,12 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from tasks.report.summary_tables import SummaryTable, listing, print_tables
-from tasks.settings import Settings, StoreSettings, differing_settings
-from tasks.store.runs import Run, Runs
+from tasks.report.table_formats import harmless
+from tasks.settings import StoreSettings
 from tasks.store.schema import has_schema
 from tasks.system.atomic_files import whole_file
 from tasks.system.database import SQL_FOLDER, DatabaseLimits, KeptDatabase, open_database, read_sql
-from tasks.system.errors import ConfigError, PackrankError, StoreError
+from tasks.system.errors import ConfigError, StoreError, first_line
 from tasks.system.redaction import printable
 
 MAX_TABLE_ROWS = 1_000
@@ -50,14 +51,6 @@ JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')  # a text whole, so
 NOT_NUMBERS = {"NaN": '"nan"', "Infinity": '"inf"', "-Infinity": '"-inf"'}
 
 
-class PipedConsole(Console):
-    """A console whose reader may leave, as `head` does: that ends the command as it ends other commands."""
-
-    def on_broken_pipe(self) -> None:
-        """Lets the error through."""
-        raise BrokenPipeError
-
-
 def run_statement(database: Path, statement: str) -> pa.Table:
     """The rows of a statement, or of the file of sql/reports with that name, as a table or CSV can hold them.
 
@@ -65,7 +58,8 @@ def run_statement(database: Path, statement: str) -> pa.Table:
         StoreError: no such database, another packrank's, or a writer holds it for longer than a second.
         ConfigError: DuckDB cannot run the statement; its own words, which point at the place.
     """
-    return _answer(database, lambda opened: opened.query_as(_named(statement), _text_of_column))
+    text = _named(statement)
+    return read_database(database, lambda opened: opened.query_as(text, _text_of_column))
 
 
 def write_answer(database: Path, statement: str, form: Form, output: Path | None) -> None:
@@ -80,13 +74,14 @@ def write_answer(database: Path, statement: str, form: Form, output: Path | None
     """
     if output is not None and output.exists() and database.exists() and output.samefile(database):
         raise ConfigError(f"--output {output}: that is the database itself. Name another file.")
+    text = _named(statement)
     if form == "json":
-        lines = _answer(database, lambda opened: opened.query_json(_named(statement)))
+        lines = read_database(database, lambda opened: opened.query_json(text))
         _write_json(list(map(_strict, lines)), output)
     elif form == "parquet":
         if output is None:  # before the statement takes its time
             raise ConfigError(PARQUET_NEEDS_A_FILE)
-        rows = _answer(database, lambda opened: opened.query_as(_named(statement), _parquet_column))
+        rows = read_database(database, lambda opened: opened.query_as(text, _parquet_column))
         write_result(rows, form, output)
     else:
         write_result(run_statement(database, statement), form, output)
@@ -120,50 +115,11 @@ def write_result(rows: pa.Table, form: Form, output: Path | None) -> None:
         shown = listing(_rows_title(rows), rows.slice(0, MAX_TABLE_ROWS).to_pylist())
         tables = [shown] if shown is not None else [SummaryTable("0 rows", tuple(rows.column_names), ())]
         if output is None:
-            print_tables(tables, PipedConsole())
+            print_tables(tables, Console())
         else:
             text = io.StringIO()
             print_tables(tables, Console(file=text, width=200))
             _write_text(text.getvalue(), output)
-
-
-def find_ranked_run(database: Path, run_id: str) -> Run:
-    """A finished run.
-
-    Raises:
-        PackrankError: there is none of that id, or it is unfinished: half a night is not taken for a whole one.
-    """
-    run = _answer(database, lambda opened: Runs(opened).get(run_id))
-    if not run.is_ranked:
-        raise PackrankError(
-            f"{database}: run {run_id} is {run.status!r}, wanted complete or published. "
-            "Run its command again, it goes on from what was committed."
-        )
-    return run
-
-
-def find_newest_run(database: Path, settings: Settings) -> Run:
-    """The newest finished run of the series with the same inputs, strategy, prompt and engine; trials are passed over.
-
-    Raises:
-        PackrankError: there is none; in what the newest run of the series differs.
-    """
-    name = settings.night.name
-    found = _answer(database, lambda opened: Runs(opened).find_finished(name))
-    if not found:
-        raise PackrankError(f"{database}: no complete or published run of {name!r}. `packrank runs` lists them.")
-    whole = [run for run in found if not run.is_limited]
-    for run in whole:
-        if not differing_settings(settings, run.stored_settings):
-            return run
-    if not whole:
-        told = f"all {len(found)} finished runs of {name!r} are trials (--limit-queries)."
-    else:
-        differing = ", ".join(differing_settings(settings, whole[0].stored_settings))
-        told = (
-            f"no finished run of {name!r} has these settings; the newest, {whole[0].run_id}, differs in: {differing}."
-        )
-    raise PackrankError(f"{database}: {told} Run the settings, or name a run: packrank evaluate RUN_ID.")
 
 
 def read_rows(database: Path, statement: str, parameters: Mapping[str, object]) -> pa.Table:
@@ -173,10 +129,15 @@ def read_rows(database: Path, statement: str, parameters: Mapping[str, object]) 
         StoreError: no such database, another packrank's, or a writer holds it for longer than a second.
         ConfigError: DuckDB cannot run the statement.
     """
-    return _answer(database, lambda opened: opened.query_text(statement, parameters))
+    return read_database(database, lambda opened: opened.query_text(statement, parameters))
 
 
-def _answer(database: Path, ask: Callable[[KeptDatabase], Answer]) -> Answer:
+def read_database(database: Path, ask: Callable[[KeptDatabase], Answer]) -> Answer:
+    """What `ask` finds in the database, read-only; it is open for that only.
+
+    Raises:
+        StoreError, ConfigError: see `read_rows`.
+    """
     try:
         is_there = database.exists()
     except PermissionError as error:
@@ -206,8 +167,25 @@ def _report_names() -> list[str]:
 
 
 def _named(statement: str) -> str:
-    """The text of the report that has this name, or the statement itself."""
-    return read_sql(f"reports/{statement}") if statement in _report_names() else statement
+    """The text of the report that has this name, or of the file *.sql; or the statement itself.
+
+    Raises:
+        ConfigError: one word that is neither, or the file cannot be read.
+    """
+    if statement in _report_names():
+        return read_sql(f"reports/{statement}")
+    if re.fullmatch(r"\S+\.sql", statement):
+        try:
+            return Path(statement).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"sql: {statement}: cannot be read: {first_line(error)}") from error
+    if re.fullmatch(r"\w+", statement):
+        near = get_close_matches(statement, _report_names(), n=1)
+        raise ConfigError(
+            f"sql: no report {statement!r}.{f' Is it {near[0]}?' if near else ''} `packrank sql --list` lists them; a "
+            f'table or view is asked by a statement, as in "from {statement}".'
+        )
+    return statement
 
 
 def _text_of_column(column: str, type_names: frozenset[str]) -> str:
@@ -232,18 +210,10 @@ def _shown(column: pa.ChunkedArray) -> pa.ChunkedArray | list[str | None]:
     return [None if value is None else printable(value) for value in column.to_pylist()]
 
 
-def _escaped(text: str) -> str:
-    """JSON with control and format characters by their numbers: the same values, and no harm on a terminal."""
-    return (
-        "".join(each if each == "\n" or printable(each) == each else json.dumps(each)[1:-1] for each in text)
-        if not text.replace("\n", "").isprintable()
-        else text
-    )
-
-
 def _rows_title(rows: pa.Table) -> str:
     shown = min(rows.num_rows, MAX_TABLE_ROWS)
-    return f"{rows.num_rows} rows" + (f", first {shown} shown" if shown < rows.num_rows else "")
+    counted = "1 row" if rows.num_rows == 1 else f"{rows.num_rows:,} rows"
+    return counted + (f", first {shown:,} shown" if shown < rows.num_rows else "")
 
 
 def _write_csv(rows: pa.Table, output: Path | None) -> None:
@@ -259,7 +229,7 @@ def _write_csv(rows: pa.Table, output: Path | None) -> None:
 
 def _write_json(lines: list[str], output: Path | None) -> None:
     """An array of objects, one a line."""
-    text = ",\n".join(map(_escaped, lines))
+    text = ",\n".join(map(harmless, lines))
     _write_text(f"[\n{text}\n]\n" if lines else "[]\n", output)
 
 

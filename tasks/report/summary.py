@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.decode.answer import LOW_ID_MASS
 from tasks.engine.benchmark_table import table_of_run
-from tasks.report.summary_tables import Notice, SummaryTable, _box, listing, pairs
+from tasks.report.summary_tables import Notice, SummaryTable, boxed, listing, pairs
 from tasks.store.night_store import Store
 from tasks.system.database import Database
 from tasks.system.errors import PackrankError
@@ -97,7 +97,7 @@ def _summarise(database: Database, run_id: str) -> list[SummaryTable]:
     names = ("run", "canary_modes", "id_masses", "volumes", "checks")
     noticed = notices_of({f"summary/{name}": _rows(database, name, run_id) for name in names})
     tables = [
-        *map(_box, noticed),
+        *map(boxed, noticed),
         pairs("Run", [(name, runs[0][name]) for name in RUN_ROWS if runs[0][name] is not None]),
         listing("Ranked although an earlier night was there", _rows(database, "reuse_reasons", run_id)),
         listing("Set aside", _rows(database, "quarantine", run_id)),

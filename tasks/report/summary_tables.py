@@ -1,15 +1,19 @@
-"""One model of a table for the terminal, Markdown and the page."""
+"""One model of a table for people: on a terminal, in Markdown, on the page. `table_formats` has it for programs.
+
+Cells are values, not texts: each rendering makes its own of them. Knows nothing of where the rows come from.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from datetime import UTC, datetime
+from numbers import Integral
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from tabulate import tabulate
@@ -17,8 +21,16 @@ from tabulate import tabulate
 from tasks.system.redaction import hide_url_secrets, printable
 
 Level = Literal["bad", "caution"]
-NATURAL_WIDTH = 10_000
-TEXT_WIDTH = 100  # the least that a table of sentences gets
+
+LEAST_WIDTH = 80  # of a terminal: on a narrower one lines wrap
+TEXT_WIDTH = 100  # of sentences where nobody says how wide lines are
+UNFOLDED_WIDTH = 10_000
+LONGEST_WORD = 60  # an id or a path of so many characters is never cut
+FEW_ROWS = 3  # are printed row by row where their columns do not fit
+GAP = 2  # between two columns
+HEADING_PART = re.compile(r"[^\s_]*[\s_]?")
+LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")  # blanks, among what begins and ends styles
+NUMBER = re.compile(r"[<+-]?\d[\d,.]*(%|\s.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +43,98 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Worded:
+    """A cell that people read in other words than programs do, such as a range of seconds."""
+
+    value: object
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryTable:
-    """A titled table of texts; `note` says what a reader may miss. One with an alarm is a box of one sentence."""
+    """A titled table; `note` says what a reader may miss. One with an alarm is a box of one sentence."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[object, ...], ...]
     note: str | None = None
-    wraps: bool = False  # sentences: broken over lines on a terminal
+    wraps: bool = False  # sentences: folded also where nobody says how wide lines are
     alarm: Level | None = None
     is_raw: bool = False  # one text, printed line by line as it is
+    name: str | None = None  # what programs know it by; the title up to its first comma if not given
+
+    @property
+    def key(self) -> str:
+        """The table's key in JSON and CSV."""
+        return self.name or key_of(self.title.partition(",")[0])
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as people read them."""
+        return tuple(tuple(map(_text, row)) for row in self.rows)
+
+    @property
+    def is_pairs(self) -> bool:
+        """Whether its rows are names and values."""
+        return self.columns == ("", "value")
 
 
-def to_markdown(tables: list[SummaryTable]) -> str:
+def pairs(
+    title: str, figures: Sequence[tuple[str, object]], note: str | None = None, name: str | None = None
+) -> SummaryTable:
+    """A table of names and values."""
+    return SummaryTable(title, ("", "value"), tuple(figures), note, name=name)
+
+
+def listing(title: str, rows: Sequence[Mapping[str, object]], note: str | None = None) -> SummaryTable | None:
+    """A table of rows with equal keys; None if there are none."""
+    return SummaryTable(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), note) if rows else None
+
+
+def boxed(notice: Notice) -> SummaryTable:
+    """A notice as a box."""
+    return SummaryTable(notice.title, ("",), ((notice.text,),), alarm=notice.level)
+
+
+def print_tables(tables: Sequence[SummaryTable], console: Console) -> None:
+    """The tables for people, boxes last: what stands at the end is what people see.
+
+    On a terminal they fold at its width. Of a table with more columns than fit there some are left out, and named; a
+    few rows are printed one by one instead. In a pipe a row is a line.
+    """
+    for given in (each for each in tables if not each.alarm):
+        if given.is_raw:
+            console.rule(_plain(given.title), align="left", style="none")
+            raw = hide_url_secrets(str(given.rows[0][0]))
+            console.print(raw, markup=False, highlight=False, soft_wrap=True)
+            continue
+        table = given
+        sentences = max(console.width, LEAST_WIDTH) if console.is_terminal else TEXT_WIDTH
+        width = sentences if console.is_terminal or table.wraps else UNFOLDED_WIDTH
+        _emit(console, f"\n[bold]{_plain(table.title)}[/bold]", sentences)
+        left_out: list[str] = []
+        while (drawn := _grid(table, width)) is None and len(table.rows) > FEW_ROWS and len(table.columns) > 1:
+            table, told = _narrower(table)
+            left_out.insert(0, told)
+        for part in _records(table) if drawn is None else [drawn]:
+            _emit(console, part, width)
+        narrow = f"Left out at {width} columns: {', '.join(left_out)}." if left_out else None
+        for note in filter(None, (narrow, table.note)):
+            _emit(console, f"[dim italic]{_plain(note)}[/dim italic]", sentences)
+    for table in (each for each in tables if each.alarm):
+        style = "red" if table.alarm == "bad" else "yellow"
+        text = Panel(_plain(table.texts[0][0]), title=_plain(table.title), border_style=style, title_align="left")
+        _emit(console, text, min(TEXT_WIDTH, max(console.width, LEAST_WIDTH)))
+
+
+def to_markdown(tables: Sequence[SummaryTable]) -> str:
     """The tables as GitHub-style Markdown; what Markdown or HTML would take for markup is escaped."""
     parts = []
     for table in tables:
         if table.alarm:
-            parts.append(f"> **{_plain_markdown(table.title)}.** {_plain_markdown(table.rows[0][0])}\n")
+            parts.append(f"> **{_plain_markdown(table.title)}.** {_plain_markdown(table.texts[0][0])}\n")
             continue
-        rows = [list(map(_plain_markdown, row)) for row in table.rows]
+        rows = [list(map(_plain_markdown, row)) for row in table.texts]
         headers = list(map(_plain_markdown, table.columns))
         drawn = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
         parts.append(f"## {_plain_markdown(table.title)}\n\n{drawn}\n")
@@ -59,33 +143,12 @@ def to_markdown(tables: list[SummaryTable]) -> str:
     return "\n".join(parts)
 
 
-def print_tables(tables: list[SummaryTable], console: Console) -> None:
-    """The tables on a terminal, boxes last: what stands at the end is what people see."""
-    terminal_width = console.width
-    for table in (each for each in tables if not each.alarm):
-        if table.is_raw:
-            console.rule(_plain(table.title), align="left", style="none")
-            console.print(hide_url_secrets(table.rows[0][0]), markup=False, highlight=False, soft_wrap=True)
-            continue
-        title, note = _plain(table.title), None if table.note is None else _plain(table.note)
-        drawn = Table(title=title, title_justify="left", title_style="bold", caption=note, box=SIMPLE_HEAD)
-        for number, column in enumerate(table.columns):
-            justify: JustifyMethod = "left" if number == 0 or table.wraps else "right"
-            drawn.add_column(_plain(column), justify=justify, no_wrap=not table.wraps, overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*map(_plain, row))
-        natural = Measurement.get(console, console.options.update(max_width=NATURAL_WIDTH), drawn).maximum
-        if not table.wraps:
-            console.width = max(console.width, natural)  # a cut id is of no use: the terminal may wrap
-        console.print(drawn, width=min(natural, max(TEXT_WIDTH, terminal_width)) if table.wraps else None)
-    for table in (each for each in tables if each.alarm):
-        style = "red" if table.alarm == "bad" else "yellow"
-        panel = Panel(_plain(table.rows[0][0]), title=_plain(table.title), border_style=style, title_align="left")
-        console.print(panel, width=min(TEXT_WIDTH, terminal_width))
-
-
 def value_text(value: object) -> str:
-    """A value as people read it: numbers grouped, four places below 100, times to the second, '-' for none."""
+    """A value as people read it: numbers grouped, four places below 100, times to the second, '-' for none.
+
+    >>> value_text(12345), value_text([1, 2]), value_text({"name": "cascade", "keep": 30, "then": {"name": "single"}})
+    ('12,345', '1, 2', 'cascade (keep 30, then single)')
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -93,8 +156,18 @@ def value_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4f}"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return f"{value:,}" if isinstance(value, int) else hide_url_secrets(printable(str(value)))
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value.tzinfo else f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    if isinstance(value, Worded):
+        return _shown(value.text)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return _mapping_text(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return ", ".join(map(value_text, value))
+    return _shown(str(value))
 
 
 def duration_text(seconds: float | None) -> str:
@@ -111,26 +184,123 @@ def duration_text(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def key_of(words: str) -> str:
+    """Words as one name for programs: letters, digits and underscores.
+
+    >>> key_of("Prompt tokens, cut"), key_of("simulated nDCG@10")
+    ('prompt_tokens_cut', 'simulated_ndcg_10')
+    """
+    return re.sub(r"\W+", "_", words.lower()).strip("_") or "what"
+
+
+def _mapping_text(values: Mapping[Any, object]) -> str:
+    """What has a name is called by it."""
+    told = ", ".join(f"{_shown(str(key))} {value_text(value)}" for key, value in values.items() if key != "name")
+    if "name" not in values:
+        return told
+    return f"{value_text(values['name'])} ({told})" if told else value_text(values["name"])
+
+
+def _grid(table: SummaryTable, width: int) -> RenderableType | None:
+    """The table in columns, cells folded; None where its words do not fit beside each other."""
+    columns = list(zip(*table.texts, strict=True)) or [()] * len(table.columns)
+    widths = _widths(table.columns, columns, width)
+    if widths is None:
+        return None
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    for heading, cells, chosen in zip(table.columns, columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if _is_numeric(cells) and not table.is_pairs else "left"
+        drawn.add_column(_plain_lines(_folded(heading, chosen)), justify=justify, width=chosen, overflow="fold")
+    for row in table.texts:
+        drawn.add_row(*map(escape, row))
+    return drawn
+
+
+def _narrower(table: SummaryTable) -> tuple[SummaryTable, str]:
+    """The table without its last column that says the same in each row, or without its last one, which is told."""
+    columns = list(zip(*table.texts, strict=True))
+    same = [place for place, cells in enumerate(columns) if len(set(cells)) == 1]
+    place = same[-1] if same else len(columns) - 1
+    told = f"{table.columns[place]} ({columns[place][0]})" if same else table.columns[place]
+    names = table.columns[:place] + table.columns[place + 1 :]
+    return replace(table, columns=names, rows=tuple(row[:place] + row[place + 1 :] for row in table.rows)), told
+
+
+def _widths(headings: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """The columns' widths: the widest give way until all fit; None where that would cut a word."""
+    both = [(heading, *cells) for heading, cells in zip(headings, columns, strict=True)]
+    widths = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in both]
+    words = [
+        [*HEADING_PART.findall(heading), *(word for cell in cells for word in cell.split())] for heading, *cells in both
+    ]
+    least = [max((min(cell_len(word.strip()), LONGEST_WORD) for word in each), default=0) for each in words]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    while excess > 0:
+        widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place]) * widths[place])
+        if widths[widest] <= least[widest]:
+            return None
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _folded(heading: str, width: int) -> str:
+    """A heading in lines of so many characters: it may end one after a blank or an underscore."""
+    lines = [""]
+    for part in HEADING_PART.findall(heading):
+        fits = cell_len(f"{lines[-1]}{part.strip()}") <= width
+        lines = [*lines[:-1], lines[-1] + part] if fits else [*lines, part]
+    return "\n".join(line.strip() for line in lines if line)
+
+
+def _records(table: SummaryTable) -> Iterator[RenderableType]:
+    """The table row by row, a line a value."""
+    for number, row in enumerate(table.texts, 1):
+        drawn = Table.grid(padding=(0, GAP, 0, 0))
+        drawn.add_column(style="bold")
+        drawn.add_column(overflow="fold")
+        for heading, cell in zip(table.columns, row, strict=True):
+            drawn.add_row(_plain(heading), escape(cell))
+        yield f"[dim]row {number}[/dim]"
+        yield drawn
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    told = [cell for cell in cells if cell not in ("", "-")]
+    return 2 * sum(NUMBER.fullmatch(cell) is not None for cell in told) > len(told)
+
+
+def _emit(console: Console, part: RenderableType, width: int) -> None:
+    """Prints it without the blanks that fill lines up; a reader that leaves ends the command."""
+    narrow, console.width = console.width, width
+    try:
+        with console.capture() as drawn:
+            console.print(part, highlight=False)
+    finally:
+        console.width = narrow
+    console.file.write(
+        "".join(LINE_END.sub(lambda end: end[0].replace(" ", ""), line) + "\n" for line in drawn.get().split("\n")[:-1])
+    )
+
+
+def _text(cell: object) -> str:
+    """A cell's text; the lines of one that has several stay lines."""
+    lines = cell.split("\n") if isinstance(cell, str) else [value_text(cell)]
+    return "\n".join(map(_shown, lines))
+
+
+def _shown(text: str) -> str:
+    return hide_url_secrets(printable(text))
+
+
 def _plain(text: str) -> str:
     """A text that neither terminal nor rich takes for anything else; whatever table it comes from."""
-    return escape(hide_url_secrets(printable(text)))
+    return escape(_shown(text))
+
+
+def _plain_lines(text: str) -> str:
+    return "\n".join(map(_plain, text.split("\n")))
 
 
 def _plain_markdown(text: str) -> str:
-    return re.sub(r"([\\|\[\]<`])", r"\\\1", hide_url_secrets(printable(text)))
-
-
-def pairs(title: str, figures: Sequence[tuple[str, object]], note: str | None = None) -> SummaryTable:
-    """A table of names and values."""
-    return SummaryTable(title, ("", "value"), tuple((name, value_text(value)) for name, value in figures), note)
-
-
-def listing(title: str, rows: list[dict[str, Any]]) -> SummaryTable | None:
-    """A table of rows with equal keys; None if there are none."""
-    if not rows:
-        return None
-    return SummaryTable(title, tuple(rows[0]), tuple(tuple(map(value_text, row.values())) for row in rows))
-
-
-def _box(notice: Notice) -> SummaryTable:
-    return SummaryTable(notice.title, ("",), ((notice.text,),), alarm=notice.level)
+    return re.sub(r"([\\|\[\]<`])", r"\\\1", _shown(text))

@@ -5,6 +5,7 @@ unrenamed; those that are not known here are judged by vLLM, before weights load
 folder of the file that says them. Knows nothing of what the settings are used for.
 """
 
+from tasks.settings.engine_keys import CAPACITY, COMPUTED, REFUSED
 from tasks.settings.input_section import InputName, InputSettings
 from tasks.settings.loading import (
     PATH_SETTINGS,
@@ -15,27 +16,36 @@ from tasks.settings.loading import (
 )
 from tasks.settings.models import CheckSettings, PackingSettings, Settings, StoreSettings, StudySettings
 from tasks.settings.night_section import NightSettings
+from tasks.settings.reference import SettingKey, keys_of, setting_tables, table_name, unknown_key_hint
 from tasks.settings.section import Section
 from tasks.settings.stored_settings import differing_settings, store_settings, stored_inputs
 from tasks.settings.strategy_section import StrategySettings
 
 __all__ = [
+    "CAPACITY",
+    "COMPUTED",
     "PATH_SETTINGS",
+    "REFUSED",
     "CheckSettings",
     "InputName",
     "InputSettings",
     "NightSettings",
     "PackingSettings",
     "Section",
+    "SettingKey",
     "Settings",
     "StoreSettings",
     "StrategySettings",
     "StudySettings",
     "alert_settings",
     "differing_settings",
+    "keys_of",
     "load_settings",
     "overrides_from",
     "parse_override",
+    "setting_tables",
     "store_settings",
     "stored_inputs",
+    "table_name",
+    "unknown_key_hint",
 ]

@@ -9,7 +9,7 @@ from pydantic import (
 
 from tasks.settings.section import PositiveInt, Section
 
-MarkerName = Annotated[str, Field(pattern=r"^[^/]+$")] | None
+MarkerName = Annotated[str, Field(pattern=r"^[^/]+$", examples=["_SUCCESS"])] | None
 InputName = Literal["queries", "documents", "candidates", "nested", "qrels"]
 LATER_INPUT_SETTINGS = ("order_by", "lower_score_is_better")  # not in the identity of runs that leave them alone
 ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is taken, not which
@@ -18,11 +18,11 @@ ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is tak
 class ColumnNames(Section):
     """For each input, our column name -> the column's name in the file; of a field inside a column, 'query.text'."""
 
-    queries: dict[str, str] = {}
-    documents: dict[str, str] = {}
-    candidates: dict[str, str] = {}
-    nested: dict[str, str] = {}
-    qrels: dict[str, str] = {}
+    queries: dict[str, str] = {}  # of query_id, text
+    documents: dict[str, str] = {}  # of doc_id, text, title
+    candidates: dict[str, str] = {}  # of query_id, doc_id, rank, score
+    nested: dict[str, str] = {}  # of query_id, text, candidates
+    qrels: dict[str, str] = {}  # of query_id, doc_id, relevance
 
     @model_validator(mode="after")
     def _known_columns(self) -> Self:
@@ -48,32 +48,32 @@ class ColumnNames(Section):
 class MarkerNames(Section):
     """For each input, the file that its writer leaves when all is written, such as '_SUCCESS'."""
 
-    queries: MarkerName = None
-    documents: MarkerName = None
-    candidates: MarkerName = None
-    nested: MarkerName = None
-    qrels: MarkerName = None
+    queries: MarkerName = None  # of the queries
+    documents: MarkerName = None  # of the documents
+    candidates: MarkerName = None  # of the candidates
+    nested: MarkerName = None  # of the nested
+    qrels: MarkerName = None  # of the qrels
 
 
 class InputSettings(Section):
     """Where the first stage's output is: three flat inputs, or one nested."""
 
-    queries: str | None = None  # file, folder, glob or dated folders; local or any fsspec URL; Parquet, CSV, JSON Lines
-    documents: str | None = None
-    candidates: str | None = None
-    nested: str | None = None  # (query_id, text, candidates list<struct<doc_id, text, score>>)
+    queries: str | None = None  # query_id, text: a file, folder, glob or dated folders of Parquet, CSV or JSON Lines
+    documents: str | None = None  # doc_id, text, perhaps title; local like all of them, or any fsspec URL
+    candidates: str | None = None  # query_id, doc_id, rank or score or both
+    nested: str | None = None  # instead of those three: query_id, text, candidates list<struct<doc_id, text, score>>
     qrels: str | None = None  # judgments, for the run's nDCG@10: Parquet, a TREC qrels file, or BEIR's tsv
     partition: str | None = Field(
-        default=None, pattern=r"^[^/]+(/[^/]+)*$"
+        default=None, pattern=r"^[^/]+(/[^/]+)*$", examples=["dt=2026-11-28"]
     )  # the folder, 'dt=2026-11-28' or 'year=2026/month=11/day=28'; else the newest date not after the night
     columns: ColumnNames = ColumnNames()
-    wait_s: Annotated[int, Field(ge=0)] = 0  # how long an input that is missing or half-written is waited for
+    wait_s: Annotated[int, Field(ge=0)] = 0  # seconds for which an input that is missing or half-written is waited for
     markers: MarkerNames = MarkerNames()  # in the files' or the partition's folder; without it an input is not whole
     may_be_older: list[InputName] = []  # with wait_s the night's own partition is waited for, but not of these
-    top_k: PositiveInt | None = None  # cuts each query's list at the door
+    top_k: PositiveInt | None = None  # of each list, from the first stage's first; all if not given
     rank_base: Literal[0, 1] = 1  # the first stage's best rank
     order_by: Literal["rank", "score"] | None = None  # what orders a list; the rank where there is one if not given
-    lower_score_is_better: bool = False  # of distances
+    lower_score_is_better: bool = False  # for distances
     allow_empty: bool = False  # an input without rows is an error unless this says otherwise
 
     @model_validator(mode="after")

@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import ValidationError
 
+from tasks.settings.complaints import complaints
+from tasks.settings.engine_keys import CAPACITY, COMPUTED
 from tasks.settings.models import Settings
 from tasks.settings.night_section import SECRET_SETTING, NightSettings
-from tasks.settings.strategy_section import OWN_TABLE
+from tasks.settings.reference import engine_key_hint, setting_keys
 from tasks.system.environment import ROOT, checkout_path
 from tasks.system.errors import ConfigError, first_line
-from tasks.system.redaction import SECRET_NAME, hide_setting_secrets
+from tasks.system.redaction import SECRET_NAME
 
-UNWRITTEN = ("int", "literal['auto']", "constrained-int", OWN_TABLE)  # of an error's place: no user wrote them
 PATH_SETTINGS = (
     "preset",
     "night.alert_url_file",
@@ -46,6 +44,7 @@ NAMES = {  # of those, what is no path
     "prompt.template": re.compile(r"\w+:\w+"),  # a package's
     "prompt.cascade_template": re.compile(r"\w+:\w+"),
 }
+NONE = "none"  # as an override: the key or table is left out, where it may be
 PRESETS = checkout_path("configs/models")
 HOMES = (ROOT, PRESETS.parent.parent)  # the project, and what comes with packrank: the same in a checkout
 PRESET_SECTIONS = ("strategy", "prompt", "engine", "packing", "checks")
@@ -61,16 +60,20 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
         if dotted == SECRET_SETTING or SECRET_NAME.search(dotted.rpartition(".")[2]):
             raise ConfigError(f"override {dotted}: Prefect would store the secret; put it into {path}.")
     given = {dotted: _from_folder(ROOT, dotted, value) for dotted, value in (overrides or {}).items()}
-    document = _over_preset(_read_settings(path), given.get("preset"))
+    document = _over_preset(path, given.get("preset"))
     for dotted, value in given.items():
         lay_over(document, dotted, value)
     night = document.setdefault("night", {})
     if isinstance(night, dict) and not night.get("name"):
         night["name"] = path.stem
     try:
-        return Settings.model_validate(document)
+        settings = Settings.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {'; '.join(complaint(detail) for detail in error.errors())}") from error
+        raise ConfigError(f"{path}: {'; '.join(complaints(error))}") from error
+    if unknown := (settings.engine.model_extra or {}).keys() - COMPUTED - CAPACITY:
+        told = (f"[engine] {key}: vLLM knows no such setting. {engine_key_hint(key)}" for key in sorted(unknown))
+        raise ConfigError(f"{path}: {'; '.join(told)}")
+    return settings
 
 
 def alert_settings(path: Path) -> NightSettings:
@@ -158,15 +161,18 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not readable as TOML: {first_line(error)}") from error
 
 
-def _over_preset(document: dict[str, Any], override: object) -> dict[str, Any]:
-    """The file's values over those of the preset that it names: section by section, key by key."""
+def _over_preset(settings: Path, override: object) -> dict[str, Any]:
+    """A settings file's values over those of the preset that it names: section by section, key by key."""
+    document = _read_settings(settings)
     preset = override or document.get("preset")
     if not isinstance(preset, str):
         return document
     path = PRESETS / f"{preset}.toml" if NAMES["preset"].fullmatch(preset) else checkout_path(preset)
     if not path.is_file():
         shipped = ", ".join(sorted(each.stem for each in PRESETS.glob("*.toml")))
-        raise ConfigError(f"preset = {preset!r}: no such file ({path}). Give a path, or a shipped preset: {shipped}.")
+        raise ConfigError(
+            f"{settings}: preset = {preset!r}: no such file ({path}). Give a path, or a shipped preset: {shipped}."
+        )
     under = _read_settings(path)
     for section in under:
         if section not in PRESET_SECTIONS:
@@ -197,18 +203,8 @@ def lay_over(document: dict[str, Any], dotted: str, value: object) -> None:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise ConfigError(f"override {dotted}: {section} is a value, not a table")
-    table[key] = value
-
-
-def complaint(detail: Any) -> str:
-    """What a validator's error says, in our words."""
-    section, *rest = [str(part) for part in detail["loc"] if part not in UNWRITTEN]
-    where = f"[{section}]" + (f" {'.'.join(rest)}" if rest else "")
-    if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{where}: unknown key"
-    if detail["type"] == "missing":
-        return f"{where}: missing"
-    value = hide_setting_secrets(detail["input"], rest[-1] if rest else section)
-    is_shown = ".".join((section, *rest)) != SECRET_SETTING and not isinstance(detail["input"], dict | BaseModel)
-    found = f" = {value!r}" if is_shown else ""
-    return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"
+    setting = setting_keys().get((*sections, key)) if value == NONE else None
+    if setting is not None and setting.may_be_left_out:
+        table.pop(key, None)
+    else:
+        table[key] = value

@@ -33,11 +33,11 @@ class SamplingSettings(Section):
     """How a model draws its thoughts, by vLLM's names; what is left out draws from all tokens as they are."""
 
     temperature: Annotated[float, Field(ge=0.0, le=2.0)]  # 0: greedy, over a preset that draws
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0  # 0: all
-    min_p: Share = 0.0
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # the likeliest tokens with this probability together
+    top_k: Annotated[int, Field(ge=0)] = 0  # the so many likeliest tokens; 0: all
+    min_p: Share = 0.0  # tokens with this share of the likeliest one's probability
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0  # for tokens that were written already
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0  # for tokens of prompt and thought; 1: none
 
 
 class PromptSettings(Section):
@@ -45,7 +45,7 @@ class PromptSettings(Section):
 
     language: Literal["en", "ko"] = "en"  # of the prompt's words: configs/prompts/, or configs/prompts/ko/
     template: str | None = None  # TOML, or RankLLM's YAML; {decode_mode}.toml of the language if not given
-    cascade_template: str | None = None  # of the point-wise step of a cascade
+    cascade_template: str | None = None  # the same, of the point-wise step of a cascade
     chat_template_kwargs: dict[str, bool | int | float | str] = {}  # what the model's chat template may be told
     turn_prefix: str = ""  # opens the model's turn, before the prompt template's answer_prefix: gpt-oss's final channel
     chat_template_date: date | None = None  # what a template that writes today's date is told; the night if not given
@@ -53,9 +53,9 @@ class PromptSettings(Section):
     max_query_tokens: PositiveInt = 256  # a longer query is set aside
     max_passage_tokens: PositiveInt = 256  # a longer passage is cut
     min_passage_tokens: PositiveInt = 32  # passages are not shortened below this to make a prompt fit
-    thinking_budget_tokens: PositiveInt = 1024  # reasoning: then the think block is closed by force
+    thinking_budget_tokens: PositiveInt = 1024  # of reasoning; then the thought is closed by force
     thoughts: Annotated[tuple[str, str], Field(strict=False)] | None = None  # the marks that open and close a thought
-    sampling: SamplingSettings | None = None  # reasoning: greedy if not given; seeded by strategy.seed and request
+    sampling: SamplingSettings | None = None  # of reasoning: greedy if not given; seeded by strategy.seed and request
 
     @model_validator(mode="after")
     def _min_not_above_max(self) -> Self:
@@ -73,9 +73,9 @@ class EngineSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     model: str  # a folder, or a name on the model hub
-    revision: str | None = None
-    max_model_len: Annotated[int, Field(ge=64)] = 4096  # the window's budget, not the model's 128k default
-    trust_remote_code: bool = False
+    revision: str | None = None  # of a model on the hub: branch, tag or commit
+    max_model_len: Annotated[int, Field(ge=64)] = 4096  # tokens of a prompt and its answer; not the model's own 128k
+    trust_remote_code: bool = False  # runs code that comes with the model
     lora: str | None = None  # ours: the folder of a LoRA adapter, which every prompt of the run uses
 
     @model_validator(mode="after")
@@ -102,36 +102,36 @@ class EngineSettings(BaseModel):
 class PackingSettings(Section):
     """How prompts are put into batches, and how long the engine may take over one."""
 
-    driver: Literal["auto", "stream", "generate"] = "auto"  # how the engine is fed; auto: docs/adr/0012
-    batch_loads: PositiveInt = 4  # cache-loads committed together, of `generate` in one call: answers of one token only
-    max_batch_s: PositiveInt = 10  # stream: a batch takes no more prompts after so long, and is committed when it ends
-    headroom_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02  # of the usable blocks, left free
-    promise: Literal["no_preemption", "none"] = "no_preemption"
+    driver: Literal["auto", "stream", "generate"] = "auto"  # prompts in turn, a call a batch, or as answers are long
+    batch_loads: PositiveInt = 4  # of answers of one token: cache-loads committed together, of generate in one call
+    max_batch_s: PositiveInt = 10  # of stream: seconds until a batch takes no more prompts; committed when it ends
+    headroom_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.02  # of the usable KV blocks, left free
+    promise: Literal["no_preemption", "none"] = "no_preemption"  # refuses what could make vLLM preempt
     deterministic: bool = False  # one sequence at a time, no prefix cache: same rows in every arrangement
-    cohort_queries: PositiveInt = 5_000  # queries in flight: bounds memory
-    shards: PositiveInt = 1  # parts of a night, each with an engine of its own; a run keeps the number it began with
-    start_timeout_s: PositiveInt = 1_800  # weights may come from slow storage
-    batch_timeout_s: PositiveInt = 1_800
+    cohort_queries: PositiveInt = 5_000  # in flight at once: bounds memory
+    shards: PositiveInt = 1  # parts of a night, each ranked by an engine of its own; a run keeps its number
+    start_timeout_s: PositiveInt = 1_800  # of an engine, in seconds: weights may come from slow storage
+    batch_timeout_s: PositiveInt = 1_800  # seconds without an answer after which the engine counts as hung
     max_engine_starts: PositiveInt = 2  # for the same batch; then it is asked in halves
-    max_poison_prompts: Annotated[int, Field(ge=0)] = 3  # that an engine dies of: set aside with their queries
-    timeline: bool = False  # one row an engine step in engine_steps
+    max_poison_prompts: Annotated[int, Field(ge=0)] = 3  # prompts that an engine dies of: set aside with their queries
+    timeline: bool = False  # keeps a row of each engine step in engine_steps
 
 
 class StoreSettings(Section):
     """The database, and what DuckDB may take from the host."""
 
-    database: str = "var/packrank.duckdb"
-    memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$")
-    threads: PositiveInt = 2
-    lock_wait_s: Annotated[int, Field(ge=0)] = 14_400  # how long a night waits where another process has the file open
-    load_every_s: PositiveInt = 5  # between two loads of committed batches from the spool, at least
+    database: str = "var/packrank.duckdb"  # runs, scores and statistics; lock, log and spool lie beside it
+    memory_limit: str = Field(default="1GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", examples=["1GB"])  # of DuckDB
+    threads: PositiveInt = 2  # of DuckDB
+    lock_wait_s: Annotated[int, Field(ge=0)] = 14_400  # seconds that a night waits for a file that is open elsewhere
+    load_every_s: PositiveInt = 5  # seconds between two loads of committed batches from the spool, at least
     max_load_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005  # of a night's time: longer loads become rarer
-    spool: str | None = None  # folder of committed batches, which all shards share; beside the database if not given
-    export: str | None = None  # folder: published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
-    published_copy: bool = False  # beside it, for tools that keep a connection open; off: it takes the disk twice
+    spool: str | None = None  # folder of committed batches, shared by all hosts with shards; else beside the database
+    export: str | None = None  # folder; published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
+    published_copy: bool = False  # a copy beside it, for tools that keep a connection open; takes the disk twice
 
-    keep_nights: PositiveInt | None = None  # published nights of the series; older runs are deleted; all if not given
-    keep_window_nights: PositiveInt | None = None  # the same, but only windows and batches, which latency comes from
+    keep_nights: PositiveInt | None = None  # published nights of the series to keep; all if not given
+    keep_window_nights: PositiveInt | None = None  # nights to keep windows and batches of, which latency comes from
     keep_answer_nights: Annotated[int, Field(ge=0)] = 7  # the newest, whose windows' answers stay for explain
 
     @field_validator("memory_limit")
@@ -156,34 +156,36 @@ class StoreSettings(Section):
 class CheckSettings(Section):
     """Limits: above one of them a run is stored but not published, or not started at all."""
 
-    max_unmatched_share: Share = 0.2  # candidates without document or query; above: stops before the engine
-    max_quarantined_share: Share = 0.2  # candidates set aside
-    max_without_candidates_share: Share = 0.25  # queries: some find nothing, a dead first stage leaves most so
+    max_unmatched_share: Share = 0.2  # of candidates, without document or query; above it nothing is ranked
+    max_quarantined_share: Share = 0.2  # of candidates, set aside
+    max_without_candidates_share: Share = 0.25  # of queries: some find nothing, a dead first stage leaves most so
     max_volume_fall: Share = 0.5  # below the median of seven nights: half lets a quiet weekend pass
     max_volume_growth: Annotated[float, Field(gt=0.0)] = 1.0  # above that median (1: twice as many); only a warning
-    max_fallback_share: Share = 0.05  # queries that the model did not rank at all
-    max_partial_share: Share = 0.2  # queries of which a window fell back
-    max_truncated_share: Share = 1.0  # passages cut, of all that were shown
-    max_constant_share: Share = 0.05  # queries with four of the model's numbers or more, all the same
-    max_as_given_share: Share = 1.0  # queries with four ranked documents or more, left in the first stage's order
-    min_overlap_at_10: Share = 0.5  # mean, with the night before, of queries that nothing changed for; of 20 or more
-    canary: Literal["stop", "warn", "off"] = "stop"  # where too many are missed: ranks nothing; or the check fails
-    max_missed_canary_share: Share = 0.4  # of the pairs, in each decode mode: two of five
+    max_fallback_share: Share = 0.05  # of queries that the model did not rank at all
+    max_partial_share: Share = 0.2  # of queries of which a window fell back
+    max_truncated_share: Share = 1.0  # of the passages that were shown, cut
+    max_constant_share: Share = 0.05  # of queries with four of the model's numbers or more, all the same
+    max_as_given_share: Share = 1.0  # of queries with four ranked documents or more, left in the first stage's order
+    min_overlap_at_10: Share = 0.5  # with the night before, mean over 20 or more queries that nothing changed for
+    canary: Literal["stop", "warn", "off"] = "stop"  # too many missed: stop ranks nothing, warn fails the check
+    max_missed_canary_share: Share = 0.4  # of the canary pairs, in each decode mode: two of five
     max_canary_drift: Annotated[float, Field(gt=0.0)] = 1.0  # of a margin from earlier nights' median, in its own unit
 
 
 class StudySettings(Section):
     """The arms of `packrank study`. The middle value of `max_num_seqs` is the base."""
 
-    limit_queries: PositiveInt = 3
+    limit_queries: PositiveInt = 3  # of each arm
     repeats: PositiveInt = 3  # of each arm, in turn with the others of its engine; fewer than 3 decide nothing timed
     quality_queries: Annotated[int, Field(ge=0)] = 10  # of the arms that are compared by nDCG@10; 0: none
-    window_sizes: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = [20]
-    max_num_seqs: Annotated[list[PositiveInt], Field(min_length=1)] = [64]
-    queries_at_once: list[PositiveInt] = [1]
+    window_sizes: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = [20]  # of the list-wise arms
+    max_num_seqs: Annotated[list[PositiveInt], Field(min_length=1)] = [64]  # of vLLM, an engine each
+    queries_at_once: list[PositiveInt] = [1]  # queries in flight, of the arms that compare that
     max_num_batched_tokens: PositiveInt | None = None  # so large that max_num_seqs binds; [engine]'s if not given
-    without_prefix_caching: bool = True
-    prefix_block_size: PositiveInt | None = None  # of the arms with and without: the smallest; [engine]'s if not given
+    without_prefix_caching: bool = True  # adds an arm without vLLM's prefix cache
+    prefix_block_size: PositiveInt | None = (
+        None  # of the arms about prefix caches: the smallest; [engine]'s if not given
+    )
 
 
 class Settings(Section):

@@ -26,13 +26,13 @@ class NightSettings(Section):
     """Which night this is, and when it starts."""
 
     name: str = Field(  # of the published series; the file's stem if empty. It names folders, so no dot comes first
-        default="", pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*)?$"
+        default="", pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*)?$", examples=["products-ko"]
     )
-    cron: str | None = None  # the deployment's schedule, five fields
-    timezone: str = "UTC"
+    cron: str | None = None  # nights start then, as in '30 1 * * *'; a night has the date of the last such time
+    timezone: str = "UTC"  # of cron, finish_by and the night's date: an IANA name such as 'Asia/Seoul'
     finish_by: str = Field(
-        default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$"
-    )  # '06:30': asks nothing after it; '': all
+        default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$", examples=["06:30"]
+    )  # wall time after which nothing is asked; all is if empty
     alert_url: SecretStr | None = None  # a night of a deployment that failed or crashed POSTs one JSON document there
     alert_url_file: str | None = None  # holds that URL and nothing else, instead; $VARIABLES in the path are expanded
 

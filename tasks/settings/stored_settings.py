@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tasks.settings.complaints import complaints
 from tasks.settings.input_section import InputName, InputSettings
-from tasks.settings.loading import complaint, lay_over
+from tasks.settings.loading import lay_over
 from tasks.settings.models import Settings, StoreSettings
 from tasks.system.errors import ConfigError
 from tasks.system.redaction import MASK, hide_setting_secrets
@@ -25,8 +26,7 @@ def stored_inputs(run_id: str, run_settings: Mapping[str, Any], needed: Sequence
     try:
         return InputSettings.model_validate(stored)
     except ValidationError as error:
-        details = [dict(detail, loc=("inputs", *detail["loc"])) for detail in error.errors()]
-        told = "; ".join(complaint(detail) for detail in details)
+        told = "; ".join(complaints(error, ("inputs",)))
         raise ConfigError(f"run {run_id}: its stored [inputs] are not this packrank's ({told}).") from error
 
 
@@ -36,7 +36,7 @@ def differing_settings(settings: Settings, run_settings: Mapping[str, Any]) -> l
     try:
         stored = Settings.model_validate({**sections, "night": {}})
     except ValidationError as error:
-        return [complaint(detail) for detail in error.errors()]
+        return complaints(error)
     ours, theirs = (_ranking_leaves(each) for each in (settings, stored))
     return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
 
@@ -64,5 +64,4 @@ def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, obje
     try:
         return StoreSettings.model_validate(document["store"])
     except ValidationError as error:
-        details = [dict(detail, loc=("store", *detail["loc"])) for detail in error.errors()]
-        raise ConfigError("; ".join(complaint(detail) for detail in details)) from error
+        raise ConfigError("; ".join(complaints(error, ("store",)))) from error

@@ -37,29 +37,29 @@ FIRST_TABLES = ("sliding", "setwise", "tourrank", "jointrank", "pairwise")  # na
 class CascadeSettings(Section):
     """Point-wise over the whole depth first; the strategy gets the best of it."""
 
-    keep: Annotated[int, Field(ge=2)] = 30
-    decode_mode: JudgedModeName = "yes_no"
+    keep: Annotated[int, Field(ge=2)] = 30  # how many of the best the strategy gets
+    decode_mode: JudgedModeName = "yes_no"  # how a candidate alone is asked about
 
 
 class ConsensusSettings(Section):
     """Every window in several orders, answered as one."""
 
-    shuffles: Annotated[int, Field(ge=2)] = 3
+    shuffles: Annotated[int, Field(ge=2)] = 3  # orders of each window
 
 
 class StrategySettings(Section):
     """Which windows are asked, and how. A strategy goes with the decode modes that ask its question."""
 
-    name: StrategyName = "sliding"
-    decode_mode: DecodeModeName = "first_token"
-    window_size: Annotated[int, Field(ge=2)] | Literal["auto"] = 20
-    stride: PositiveInt | None = None  # sliding: half of the window if not given
+    name: StrategyName = "sliding"  # which windows of a list are asked, and in which rounds
+    decode_mode: DecodeModeName = "first_token"  # how a window is asked and its answer read
+    window_size: Annotated[int, Field(ge=2)] | Literal["auto"] = 20  # candidates of one prompt; 'auto': as many as fit
+    stride: PositiveInt | None = None  # of sliding: how far the next window moves; half of the window if not given
     top_k: PositiveInt | None = None  # first places that have to be right; all, or 10 where only the best are sorted
     depth: PositiveInt | None = None  # how deep the model ranks; the rest keeps first-stage order
     score_gap: Annotated[float, Field(gt=0.0)] | None = None  # nor below top - score_gap * |top| of first-stage scores
     retries: Annotated[int, Field(ge=0)] = 1  # of a window of which less than half was named, each in another order
-    calibrate: Literal["none", "content_free"] = "none"  # first_token: less what the letters get without passages
-    seed: int = 0
+    calibrate: Literal["none", "content_free"] = "none"  # of first_token: less what the letters get without passages
+    seed: int = 0  # of shuffled orders, tournaments and drawn thoughts
     table: TaggedStrategy | None = Field(default=None, validation_alias=OWN_TABLE)
     cascade: CascadeSettings | None = None
     consensus: ConsensusSettings | None = None
@@ -114,7 +114,9 @@ class StrategySettings(Section):
             raise ValueError(f"calibrate = {self.calibrate!r} needs decode_mode = 'first_token'")
         for wrapper in ("cascade", "consensus"):
             if self.record.prompt_size == 1 and getattr(self, wrapper) is not None:
-                raise ValueError(f"{wrapper} goes around a strategy with windows; {self.name} has none")
+                raise ValueError(
+                    f"{wrapper} needs windows, {self.name} has none: leave it out, or --set strategy.{wrapper}=none"
+                )
         return self
 
     @model_validator(mode="after")

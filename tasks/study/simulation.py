@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from scipy.special import stdtrit  # scipy.stats has it too, but takes two secon
 
 from tasks.report.sql_shell import write_result
 from tasks.report.summary_tables import SummaryTable, print_tables
+from tasks.report.table_formats import RowForm
 from tasks.schedule.rankings import RankingInProgress, Schedule, WindowKey
 from tasks.schedule.seeds import Seed
 from tasks.schedule.strategies import STRATEGIES
@@ -70,7 +70,7 @@ class SimulationRequest:
     def __post_init__(self) -> None:
         for name in ("queries", "candidates"):
             if (value := getattr(self, name)) < 2:
-                raise ConfigError(f"--{name} {value}: at least 2 are needed.")
+                raise ConfigError(f"--num-{name} {value}: at least 2 are needed.")
         if not (math.isfinite(self.noise) and self.noise >= 0):
             raise ConfigError(f"--noise {self.noise}: a finite number of at least 0 is needed.")
 
@@ -233,7 +233,7 @@ def simulate(request: SimulationRequest, contenders: Sequence[Contender] = CONTE
     return Simulation(request, tuple(sorted(standings, key=lambda each: each.prompt_tokens)))
 
 
-def write_simulation(simulation: Simulation, form: Literal["table", "csv", "json"]) -> None:
+def write_simulation(simulation: Simulation, form: RowForm) -> None:
     """To stdout."""
     if form == "table":
         print_tables([simulation.table()], Console())

@@ -17,8 +17,9 @@ from tasks.inputs.locations import SUFFIXES, TEXT_SUFFIXES, Wanted
 from tasks.inputs.missing_columns import UNKNOWN, names_for
 from tasks.inputs.parquet_files import ParquetInput, open_input, read_batches
 from tasks.inputs.parquet_schema import Column, lacking_columns, type_at
-from tasks.inputs.qrels import BEIR_HEADER, numbered_lines, qrels_columns, read_judgments
+from tasks.inputs.qrels import BEIR_HEADER, qrels_columns, read_judgments
 from tasks.inputs.query_subsets import query_columns
+from tasks.inputs.text_columns import numbered_lines
 from tasks.settings import InputName
 from tasks.system.errors import InputError
 

@@ -22,7 +22,7 @@ from tasks.engine.process import engine_on_demand
 from tasks.prompt.model_files import find_model_folder
 from tasks.ranking.recipe import build_recipe
 from tasks.report.sql_shell import run_statement
-from tasks.report.summary_tables import SummaryTable
+from tasks.report.summary_tables import SummaryTable, Worded
 from tasks.settings import Settings, load_settings
 from tasks.system.environment import ROOT, STATE, checkout_path
 from tasks.system.errors import PackrankError
@@ -51,8 +51,11 @@ def examine(config: Path, overrides: dict[str, object], *, with_engine: bool) ->
         findings.append(_try("database", lambda: _database(settings), "see the message"))
         if with_engine:
             findings.append(_try("engine", lambda: _engine(settings), "see the message and the engine's log"))
-    rows = tuple((each.what, "ok" if each.fix is None else "NO", each.found, each.fix or "") for each in findings)
-    return SummaryTable("Doctor", ("what", "", "found", "what to do"), rows), findings
+    rows = tuple(
+        (each.what, Worded(each.fix is None, "ok" if each.fix is None else "NO"), each.found, each.fix or "")
+        for each in findings
+    )
+    return SummaryTable("Doctor", ("what", "is it well", "found", "what to do"), rows), findings
 
 
 def raise_if_unwell(findings: list[Finding]) -> None:

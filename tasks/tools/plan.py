@@ -30,7 +30,7 @@ from tasks.prompt.prompts import Prompt
 from tasks.ranking.cohort import Cohort
 from tasks.ranking.recipe import Recipe
 from tasks.ranking.reuse import ReuseDecision, find_standings
-from tasks.report.summary_tables import SummaryTable, listing, pairs
+from tasks.report.summary_tables import SummaryTable, Worded, listing, pairs
 from tasks.store.tables import BatchId
 from tasks.system.redaction import printable
 
@@ -198,7 +198,7 @@ def _prompt_table(recipe: Recipe, prompt: Prompt) -> SummaryTable:
     text = asking.builder.tokens.decode(prompt.prompt_token_ids.tolist())
     lines = "\n".join(printable(line) for line in text.split("\n"))
     title = f"Prompt of {asking.mode.name}, {prompt.request_id}, {prompt.prompt_tokens} tokens"
-    return SummaryTable(title, ("text",), ((lines,),), is_raw=True)
+    return SummaryTable(title, ("text",), ((lines,),), is_raw=True, name="prompt")
 
 
 def _standings(prepared: PreparedNight, staged: StagedInput, queries: range) -> dict[str, ReuseDecision]:
@@ -252,7 +252,7 @@ class Told:
                 "Plan", [each for each in self._figures(limits, given=given) if each[1] is not None], " ".join(notes)
             ),
             listing("Prompts by round, passages in first-stage order", rounds),
-            listing("Would be set aside", [row | {"count_all": self._all(row["count_all"])} for row in aside]),
+            listing("Would be set aside", [row | {"rows": self._all(row.pop("count_all"))} for row in aside]),
             listing("Repairs", [{"what": note, "rows": self._all(rows)} for note, rows in staged.notes.items()]),
         ]
         return [table for table in tables if table is not None]
@@ -273,7 +273,7 @@ class Told:
             ("queries set aside", self._all(statuses.count("quarantined"))),
             ("queries reused", self._all(ledger.num_reused_queries)),
             ("candidates", self._all(staged.num_candidates)),
-            ("documents" if self.scale == 1 else "documents of the sample", len(staged.doc_ids)),
+            ("documents named" if self.scale == 1 else "documents named, of the sample", len(staged.doc_ids)),
             *[(name, value) for name, value in prepared.recipe.resolved.items() if value is not None],
             *_identifiers(prepared.recipe),
             ("prompts", total["prompts"]),
@@ -295,12 +295,12 @@ class Told:
     def _scaled(self, name: str, value: int) -> int:
         return value if name.startswith("longest") else self._all(value)
 
-    def _with_interval(self, place: int, value: int) -> int | str:
+    def _with_interval(self, place: int, value: int) -> int | Worded:
         """A count for all queries; of a sample with half of its interval."""
         if self.ledger.queries is None:
             return value
         drawn = np.zeros(self.staged.num_queries)
         for number, values in enumerate(self.ledger.queries.values()):
             drawn[number] = values[place]
-        half = half_width(drawn, round(self.staged.num_queries * self.scale))
-        return f"{self._all(value):,} ± {round(half):,}"
+        half, whole = round(half_width(drawn, round(self.staged.num_queries * self.scale))), self._all(value)
+        return Worded({"count": whole, "half_width": half}, f"{whole:,} ± {half:,}")

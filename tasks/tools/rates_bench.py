@@ -31,7 +31,7 @@ from tasks.prompt.answer_forms import AnswerForm
 from tasks.prompt.prompts import Prompt
 from tasks.ranking.query import StagedQuery
 from tasks.ranking.recipe import Asking, Recipe
-from tasks.report.summary_tables import SummaryTable, pairs
+from tasks.report.summary_tables import SummaryTable, Worded, pairs
 from tasks.system.atomic_files import whole_file
 from tasks.system.errors import InputError
 from tasks.system.run_lock import run_lock
@@ -104,18 +104,21 @@ def write_rates(rates: Rates, path: Path) -> None:
         stream.write(f"{rates.model_dump_json(indent=2, exclude_none=True)}\n".encode())
 
 
-def rates_table(rates: Rates) -> SummaryTable:
-    """The rates for people."""
+def rates_table(rates: Rates, path: Path) -> SummaryTable:
+    """The rates, and the file that they were written to."""
     figures: list[tuple[str, object]] = [("device", rates.device)]
     for kind, points in (("read", rates.prefill), ("scored", rates.scored_prefill)):
         figures += [
-            (f"prompts of {point.prompt_tokens:,.0f} tokens, {kind}", f"{point.tokens_per_s:,.0f} tokens/s")
-            for point in points
+            (f"prompts of {point.prompt_tokens:,.0f} tokens, {kind}", _speed(point.tokens_per_s)) for point in points
         ]
     if rates.decode_tokens_per_s is not None:
-        figures.append(("answers, written", f"{rates.decode_tokens_per_s:,.0f} tokens/s"))
-        figures.append(("tokens of answers, of the most", f"{rates.answer_share:.0%}"))
-    return pairs("Rates", [*figures, ("spread", f"± {rates.spread:.0%}")])
+        figures.append(("answers, written", _speed(rates.decode_tokens_per_s)))
+        figures.append(("tokens of answers, of the most", Worded(rates.answer_share, f"{rates.answer_share:.0%}")))
+    return pairs("Rates", [*figures, ("spread", Worded(rates.spread, f"± {rates.spread:.0%}")), ("rates", str(path))])
+
+
+def _speed(tokens_per_s: float) -> Worded:
+    return Worded(tokens_per_s, f"{tokens_per_s:,.0f} tokens/s")
 
 
 def find_probes(staged: StagedInput, recipe: Recipe) -> list[Probe]:

@@ -105,7 +105,7 @@ for wrong in ({"strategy.name": "sliding"}, {"strategy.podium.ceremonies": 0}, {
         told["refused"] = [*told.get("refused", []), str(error)]
 prepared = prepare()
 told["resolved"] = prepared.recipe.resolved["strategy"]
-told["planned"] = dict(plan_night(prepared, CacheAssumption())[0].rows)["prompts"]
+told["planned"] = dict(plan_night(prepared, CacheAssumption())[0].texts)["prompts"]
 run_night(prepared)
 with store_of(prepared).unit_of_work() as database:
     told["run"] = database.query_text("select status, strategy, decode_mode from runs").to_pylist()

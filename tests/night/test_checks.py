@@ -579,6 +579,6 @@ def test_churn_by_night_adds_up(database):
     assert [row["run_id"] for row in nights] == ["tonight", "r28", "r27", "r26"]
     assert (nights[0]["num_moved"], nights[0]["num_unchanged"], nights[1]["num_unchanged"]) == (1, 24, 25)
     (table,) = [each for each in summarise(store_at(database), "tonight") if each.title.startswith("Changes")]
-    assert [row[:2] for row in table.rows] == [("moved", "1"), ("unchanged", "24")]
+    assert [row[:2] for row in table.texts] == [("moved", "1"), ("unchanged", "24")]
     assert nights[0]["mean_overlap_without_cause"] == 1.0
     assert nights[0]["mean_rbo"] == pytest.approx(1 - 0.1 / 25)

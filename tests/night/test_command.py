@@ -79,6 +79,15 @@ def test_help_is_instant_and_names_every_verb():
         (["sql"], 2, "give a statement or the name of a report, or --list"),
         (["sql", "runs", "--list"], 2, "give a statement or the name of a report, or --list"),
         (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
+        (["explain", "latest", "q9", "--config", "nightly.toml"], 1, "has no query 'q9'"),
+        (["plan"], 2, "CONFIG requires an argument. See packrank plan --help."),
+        (["plan", "nightly.toml", "--night", "tomorrow"], 2, "Wanted YYYY-MM-DD. See packrank plan --help."),
+        (["plan", "nightly.toml", "--set", "engine.max_modellen=9"], 2, "Is it max_model_len?"),
+        (["plan", "nightly.toml", "--set", "preset=configs/models/quen3.toml"], 2, "configs/models/ has deepseek.toml"),
+        (["sql", "run"], 2, "no report 'run'. Is it runs? `packrank sql --list` lists them"),
+        (["sql", "nowhere.sql"], 2, "nowhere.sql: cannot be read"),
+        (["settings", "strategies"], 2, "no section 'strategies'. Is it strategy?"),
+        (["export", "latest", "--output", "x.csv"], 2, ".parquet, .jsonl, .trec, .run, .txt say the form"),
         (["evaluate", "nightly.toml", "--measure", "nDGC@10"], 2, "--measure nDGC@10: ir-measures cannot compute it"),
         (["evaluate", "nightly.toml", "--qrels", "nowhere.txt"], 3, "no such file"),
         (["evaluate", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
@@ -348,7 +357,7 @@ def test_a_reader_that_leaves_ends_the_command_in_silence(finished, form):
 
 
 def test_a_simulation_is_the_same_in_every_form(packrank):
-    asked = ("study", "--simulate", "--queries", 2, "--candidates", 25, "--seed", 5)
+    asked = ("study", "--simulate", "--num-queries", 2, "--num-candidates", 25, "--seed", 5)
 
     table, again, as_csv, as_json = (
         packrank(*asked, *form) for form in ((), (), ("--format", "csv"), ("--format", "json"))

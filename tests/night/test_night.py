@@ -272,7 +272,7 @@ def test_a_plan_writes_nothing_and_counts_what_the_night_asks(night, tmp_path):
 
     tables = plan_night(prepared, CacheAssumption(num_gpu_blocks=4_000))
 
-    figures = dict(tables[0].rows)
+    figures = dict(tables[0].texts)
     assert figures["prompts"] == str(NUM_WINDOWS)
     assert figures["candidates"] == str(sum(LISTS))
     assert "as if every layer had full attention" in tables[0].note

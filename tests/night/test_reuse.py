@@ -202,7 +202,7 @@ def test_a_plan_asks_for_what_changed_and_an_explanation_shows_the_windows_of_th
         prepare_night(NightRequest(config=config, night=date(2026, 11, 29), dry_run=True)), CacheAssumption()
     )
 
-    figures = dict(plan[0].rows)
+    figures = dict(plan[0].texts)
     assert (figures["queries reused"], figures["prompts"]) == ("4", "2")
     second = nights(29)
     run_id = value(second, "select max(run_id) from runs")

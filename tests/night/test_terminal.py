@@ -165,15 +165,11 @@ def test_a_plan_and_a_refused_input_of_hostile_ids_print_none(packrank, model_fo
         assert harmful(answer.stdout + answer.stderr) == set()
 
 
-def test_log_lines_and_the_bars_name_are_one_harmless_line(capsys):
+def test_log_lines_and_the_bars_name_are_one_harmless_line(capsys, monkeypatch):
     logger = logging.getLogger("tasks")
-    before = list(logger.handlers)
+    monkeypatch.setattr(logger, "handlers", [])  # of a night that a test before this one ran in this process
     show_logs()
-    try:
-        logger.getChild("x").warning("query_id=%s from %s", HOSTILE, "s3://k:pa55word@b/x")
-    finally:
-        (own,) = set(logger.handlers) - set(before)
-        logger.removeHandler(own)
+    logger.getChild("x").warning("query_id=%s from %s", HOSTILE, "s3://k:pa55word@b/x")
     line = capsys.readouterr().err
 
     assert len(line.splitlines()) == 1

@@ -425,7 +425,7 @@ def test_every_way_can_be_planned_without_an_engine(night, way):
 
     plan, *rest = plan_night(prepared, CacheAssumption(num_gpu_blocks=2_000))
 
-    figures = dict(plan.rows)
+    figures = dict(plan.texts)
     assert int(figures["prompts"]) >= 3
     assert int(figures["batches"]) >= 1
     assert not prepared.settings.database_path.exists()

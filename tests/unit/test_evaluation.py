@@ -149,7 +149,7 @@ def tables_of(request):
 
 
 def quality(tables):
-    return {row[0]: row[1:] for row in tables["Quality"].rows}
+    return {row[0]: row[1:] for row in tables["Quality"].texts}
 
 
 def stored(database, run_id):
@@ -268,7 +268,7 @@ def test_a_run_is_measured_over_all_judged_queries_and_every_count_is_shown(tmp_
 
     tables = tables_of(EvaluationRequest("r1", database=database))
 
-    assert [row[1] for row in tables["Judgments of run r1"].rows[1:]] == ["2", "1", "1", "4", "2"]
+    assert [row[1] for row in tables["Judgments of run r1"].texts[1:]] == ["2", "1", "1", "4", "2"]
     assert quality(tables)["RR"] == ("2", "0.2500", "0.5000")
     assert list(quality(tables)) == list(DEFAULT_MEASURES)
     rows = stored(database, "r1")
@@ -382,7 +382,7 @@ def test_a_trial_is_measured_over_its_own_queries_as_its_night_was(tmp_path):
     assert measured("whole")[1] == ("3", "0.3333", "0.5000")
     assert ("judged queries that the trial did not rank, left out", "1") in measured("trial")[0][
         "Judgments of run trial"
-    ].rows
+    ].texts
     assert "Replaced in metrics, measured by another rule" not in measured("trial")[0]
 
 
@@ -395,7 +395,7 @@ def test_values_of_another_rule_are_not_replaced_in_silence(tmp_path):
     def replaced(name, *measures):
         tables = tables_of(EvaluationRequest("r1", str(tmp_path / name), measures, database=database))
         table = tables.get("Replaced in metrics, measured by another rule")
-        return None if table is None else table.rows
+        return None if table is None else table.texts
 
     assert replaced("few.txt", "RR", "AP") is None
     assert replaced("few.txt", "RR") is None
@@ -485,12 +485,12 @@ def test_two_runs_are_compared_over_the_queries_that_both_have(tmp_path):
     request = EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR", "AP"), "r2", database)
 
     tables = tables_of(request)
-    by_measure = {row[0]: row for row in tables["r1 against r2"].rows}
+    by_measure = {row[0]: row for row in tables["r1 against r2"].texts}
 
     assert by_measure["RR"][1:5] == ("3", "0.6111", "0.6111", "+0.0000")
     assert by_measure["RR"][-3:] == ("1", "1", "1")
-    assert [row[0] for row in tables["Moved most in RR"].rows] == ["q1", "q3"]
-    assert [row[3] for row in tables["Moved most in RR"].rows] == ["0.6667", "-0.6667"]
+    assert [row[0] for row in tables["Moved most, in RR"].texts] == ["q1", "q3"]
+    assert [row[3] for row in tables["Moved most, in RR"].texts] == ["0.6667", "-0.6667"]
     assert tables["Candidates a query"].note is None
     assert set(stored(database, "r2")["measure"]) == set()
 
@@ -508,13 +508,13 @@ def test_a_comparison_tells_how_far_the_orders_differ_over_all_queries_of_both(t
     tables = tables_of(EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR",), "r2", database))
     own = tables_of(EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR",), "first_stage", database))
 
-    assert tables["Orders"].rows == (
+    assert tables["Orders"].texts == (
         ("queries with candidates in both", "4"),
         ("of those in another order", "3"),
         ("of those with another first document", "2"),
         ("mean overlap of the first ten", "0.9500"),  # 1, 1, 1, 0.8
     )
-    assert own["Orders"].rows[:2] == (("queries with candidates in both", "5"), ("of those in another order", "4"))
+    assert own["Orders"].texts[:2] == (("queries with candidates in both", "5"), ("of those in another order", "4"))
 
 
 @pytest.mark.fault(22)
@@ -539,7 +539,7 @@ def test_another_depth_is_shown_and_noted(tmp_path):
         "Candidates a query"
     ]
 
-    assert table.rows == (("deep", "4.0000", "4", "4"), ("short", "3.0000", "2", "4"))
+    assert table.texts == (("deep", "4.0000", "4", "4"), ("short", "3.0000", "2", "4"))
     assert table.note.startswith("1 of 2 queries have lists of another length")
 
 
@@ -550,10 +550,10 @@ def test_a_run_is_compared_with_its_own_first_stage(tmp_path):
 
     tables = tables_of(EvaluationRequest("r1", str(tmp_path / "qrels.txt"), ("RR",), "first_stage", database))
 
-    (row,) = tables["r1 against first_stage"].rows
+    (row,) = tables["r1 against first_stage"].texts
     assert row[2:5] == ("0.8750", "0.6250", "+0.2500")
     assert row[-3:] == ("9", "0", "3")
-    assert len(tables["Moved most in RR"].rows) == 10
+    assert len(tables["Moved most, in RR"].texts) == 10
 
 
 def test_rows_that_an_earlier_run_computed_are_measured_too(tmp_path):

@@ -6,8 +6,10 @@ import pytest
 
 from tasks.prompt.model_files import find_model_folder
 from tasks.settings import NightSettings, StrategySettings, load_settings, overrides_from, parse_override
+from tasks.settings.reference import engine_key_hint, setting_keys
 from tasks.system.environment import loopback_environment
 from tasks.system.errors import ConfigError
+from tasks.tools.settings_page import PAGE, settings_page
 from tests.makers import ROOT, make_settings
 
 NESTED = {"inputs.nested": "n.parquet"}
@@ -49,8 +51,29 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"strategy.name": "tdpart", "strategy.window_size": 10, "strategy.top_k": 10}, "must be below window_size"),
         ({"strategy.cascade.keep": 1}, "[strategy] cascade.keep = 1"),
         ({"strategy.cascade.decode_mode": "first_token"}, "'yes_no' or 'query_likelihood'"),
-        ({"strategy.windowsize": 3}, "[strategy] windowsize: unknown key"),
-        ({"stragety.window_size": 3}, "[stragety]: unknown key"),
+        ({"strategy.windowsize": 3}, "[strategy] windowsize: unknown key. Is it window_size?"),
+        ({"stragety.window_size": 3}, "[stragety]: unknown key. Is it strategy?"),
+        ({"night.window_size": 3}, "[night] window_size: unknown key. [strategy] has such a key."),
+        ({"strategy.cascade.kepe": 3}, "[strategy] cascade.kepe: unknown key. Is it keep?"),
+        ({"packing.x": 3}, "[packing] x: unknown key. [packing] has driver, batch_loads,"),
+        ({"engine.max_modellen": 9}, "[engine] max_modellen: vLLM knows no such setting. Is it max_model_len?"),
+        ({"strategy.window_size": 5.5}, "[strategy] window_size = 5.5: wanted a whole number of 2 or more, or 'auto'"),
+        (
+            {"strategy.window_size": "9"},
+            "window_size = '9': wanted a whole number of 2 or more, or 'auto', without quo",
+        ),
+        ({"strategy.name": "slidng"}, "'blitz' or 'pairwise'. Is it 'sliding'?"),
+        ({"inputs.may_be_older": ["query"]}, "may_be_older.0 = 'query': wanted a list of 'queries', 'documents', "),
+        ({"store.memory_limit": "much"}, "memory_limit = 'much': wanted a text such as '1GB'"),
+        (
+            {"preset": "configs/models/quen3.toml"},
+            "no such file. configs/models/ has deepseek.toml, first_mistral.toml",
+        ),
+        ({"strategy.cascade.keep": 9, "strategy.name": "pointwise"}, "does not go with strategy pointwise"),
+        (
+            {"strategy.cascade.keep": 9, "strategy.name": "pointwise", "strategy.decode_mode": "yes_no"},
+            "cascade needs windows, pointwise has none: leave it out, or --set strategy.cascade=none",
+        ),
         ({"night.timezone": "Mars/Olympus"}, "not an IANA time zone"),
         ({"night.cron": "every night"}, "not a cron line"),
         ({"inputs.queries": "q.parquet"}, "either nested, or queries, documents and candidates"),
@@ -97,6 +120,24 @@ def test_a_setting_that_cannot_work_is_refused_with_what_is_allowed(settings_fil
     assert str(settings_file) in message
     assert words in message
     assert "\n" not in message
+    assert all(message.count(key.rpartition(".")[2]) <= 2 for key in override if "wanted" in message)
+
+
+def test_an_override_can_take_a_key_or_a_table_back(settings_file):
+    given = {"strategy.cascade.keep": 9, "strategy.depth": 3}
+    text = settings_file.read_text(encoding="utf-8")
+    settings_file.write_text(text.replace("[strategy]", "[strategy.cascade]\nkeep = 9\n[strategy]\ndepth = 3"))
+    taken = load_settings(settings_file, {"strategy.cascade": "none", "strategy.depth": "none"}).strategy
+
+    assert load_settings(settings_file).strategy.depth == 3
+    assert (taken.cascade, taken.depth) == (None, None)
+    assert load_settings(settings_file, given | {"strategy.calibrate": "none"}).strategy.calibrate == "none"
+
+
+def test_the_page_of_settings_is_not_stale_and_says_what_every_key_means():
+    assert PAGE.read_text(encoding="utf-8") == settings_page(), "stale: run `make settings`"
+    assert [key.path for key in setting_keys().values() if not key.meaning] == []
+    assert engine_key_hint("max_modellen") == "Is it max_model_len?"
 
 
 def test_what_breaks_the_promise_passes_where_none_is_given(settings_file):

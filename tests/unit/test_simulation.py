@@ -187,7 +187,7 @@ def test_sizes_that_give_no_table_are_refused(sizes):
     ("arguments", "words"),
     [
         (["study"], "give a settings file"),
-        (["study", "--simulate", "--queries", "1"], "--queries 1: at least 2"),
+        (["study", "--simulate", "--num-queries", "1"], "--num-queries 1: at least 2"),
         (["study", "--simulate", "--format", "parquet"], "parquet"),
     ],
 )

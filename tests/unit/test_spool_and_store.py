@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.report.explain import explain_query
+from tasks.report.run_lookup import find_ranked_run
 from tasks.report.run_report import report_run
-from tasks.report.sql_shell import find_ranked_run, run_statement
+from tasks.report.sql_shell import run_statement
 from tasks.store import night_store as store_module
 from tasks.store.loader import Ledger, LoadPace
 from tasks.store.night_store import ShardProgress, Store
@@ -224,7 +225,7 @@ def make_older_database(path):
         lambda store: run_statement(store.path, "runs"),
         lambda store: find_ranked_run(store.path, "r"),
         lambda store: explain_query(store.path, "r", "q"),
-        lambda store: report_run(store.path, None, None),
+        lambda store: report_run(store.path, "r", None),
     ],
 )
 def test_a_database_of_an_older_packrank_is_refused_and_stays_as_it_is(tmp_path, limits, open_it):

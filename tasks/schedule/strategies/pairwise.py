@@ -22,7 +22,7 @@ class Pairwise(NamedStrategy):
     """Sorts by pairs; heapsort and sliding only the best `top_k`."""
 
     top_k: Size = 10
-    method: Literal["all_pairs", "heapsort", "sliding"] = "heapsort"
+    method: Literal["all_pairs", "heapsort", "sliding"] = "heapsort"  # how comparisons make an order
     name: Literal["pairwise"] = "pairwise"
     question = "select"
     prompt_size = 2

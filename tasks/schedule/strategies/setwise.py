@@ -20,7 +20,7 @@ class Setwise(NamedStrategy):
 
     set_size: Size = 20  # candidates of one comparison, at least 2
     top_k: Size = 10
-    method: Literal["heapsort", "insertion"] = "heapsort"
+    method: Literal["heapsort", "insertion"] = "heapsort"  # how comparisons make an order
     name: Literal["setwise"] = "setwise"
     question = "select"
     variants = (Variant("setwise", 0.878),)

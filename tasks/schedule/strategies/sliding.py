@@ -21,7 +21,7 @@ class Sliding(NamedStrategy):
 
     window_size: Size = 20
     stride: Size = 10
-    passes: Count = 1
+    passes: Count = 1  # over the list; the second begins as soon as it may
     early_exit: StrictBool = False  # no further pass after one that left the first window_size - stride as they were
     top_k: TopK = None
     name: Literal["sliding"] = "sliding"

@@ -24,7 +24,7 @@ class TourRank(NamedStrategy):
     """Several independent tournaments at once; equal points keep first-stage order."""
 
     window_size: Size = 20
-    tournaments: Count = 2
+    tournaments: Count = 2  # whose points are added up
     name: Literal["tourrank"] = "tourrank"
     question = "select"
     variants = (
