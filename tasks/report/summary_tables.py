@@ -102,21 +102,18 @@ def print_tables(tables: Sequence[SummaryTable], console: Console) -> None:
     On a terminal they fold at its width. Of a table with more columns than fit there some are left out, and named; a
     few rows are printed one by one instead. In a pipe a row is a line.
     """
-    for given in (each for each in tables if not each.alarm):
-        if given.is_raw:
-            console.rule(_plain(given.title), align="left", style="none")
-            raw = hide_url_secrets(str(given.rows[0][0]))
+    for table in (each for each in tables if not each.alarm):
+        if table.is_raw:
+            console.rule(_plain(table.title), align="left", style="none")
+            raw = hide_url_secrets(str(table.rows[0][0]))
             console.print(raw, markup=False, highlight=False, soft_wrap=True)
             continue
-        table = given
         sentences = max(console.width, LEAST_WIDTH) if console.is_terminal else TEXT_WIDTH
         width = sentences if console.is_terminal or table.wraps else UNFOLDED_WIDTH
         _emit(console, f"\n[bold]{_plain(table.title)}[/bold]", sentences)
-        left_out: list[str] = []
-        while (drawn := _grid(table, width)) is None and len(table.rows) > FEW_ROWS and len(table.columns) > 1:
-            table, told = _narrower(table)
-            left_out.insert(0, told)
-        for part in _records(table) if drawn is None else [drawn]:
+        shown, left_out = _fitting(table, width)
+        drawn = _grid(shown, width)
+        for part in _records(shown) if drawn is None else [drawn]:
             _emit(console, part, width)
         narrow = f"Left out at {width} columns: {', '.join(left_out)}." if left_out else None
         for note in filter(None, (narrow, table.note)):
@@ -210,20 +207,27 @@ def _grid(table: SummaryTable, width: int) -> RenderableType | None:
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, GAP - 1, 0, 0), pad_edge=False)
     for heading, cells, chosen in zip(table.columns, columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if _is_numeric(cells) and not table.is_pairs else "left"
-        drawn.add_column(_plain_lines(_folded(heading, chosen)), justify=justify, width=chosen, overflow="fold")
+        drawn.add_column(_folded(heading, chosen), justify=justify, width=chosen, overflow="fold")
     for row in table.texts:
         drawn.add_row(*map(escape, row))
     return drawn
 
 
-def _narrower(table: SummaryTable) -> tuple[SummaryTable, str]:
-    """The table without its last column that says the same in each row, or without its last one, which is told."""
-    columns = list(zip(*table.texts, strict=True))
-    same = [place for place, cells in enumerate(columns) if len(set(cells)) == 1]
-    place = same[-1] if same else len(columns) - 1
-    told = f"{table.columns[place]} ({columns[place][0]})" if same else table.columns[place]
-    names = table.columns[:place] + table.columns[place + 1 :]
-    return replace(table, columns=names, rows=tuple(row[:place] + row[place + 1 :] for row in table.rows)), told
+def _fitting(table: SummaryTable, width: int) -> tuple[SummaryTable, list[str]]:
+    """The table with the columns that fit, and those that do not: empty ones go first, then ones of equal cells."""
+    left_out: list[str] = []
+    while len(table.rows) > FEW_ROWS and len(table.columns) > 1:
+        columns = list(zip(*table.texts, strict=True))
+        unfolded = _widths(table.columns, columns, UNFOLDED_WIDTH) or [UNFOLDED_WIDTH]
+        same = [place for place, cells in enumerate(columns) if len(set(cells)) == 1]
+        empty = [place for place in same if columns[place][0] == "-"]
+        if (not empty and _widths(table.columns, columns, width)) or sum(unfolded) + GAP * (len(unfolded) - 1) <= width:
+            break
+        place = (empty or same or [len(columns) - 1])[-1]
+        left_out.insert(0, f"{table.columns[place]} ({columns[place][0]})" if same else table.columns[place])
+        rows = tuple(row[:place] + row[place + 1 :] for row in table.rows)
+        table = replace(table, columns=table.columns[:place] + table.columns[place + 1 :], rows=rows)
+    return table, left_out
 
 
 def _widths(headings: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -250,7 +254,7 @@ def _folded(heading: str, width: int) -> str:
     for part in HEADING_PART.findall(heading):
         fits = cell_len(f"{lines[-1]}{part.strip()}") <= width
         lines = [*lines[:-1], lines[-1] + part] if fits else [*lines, part]
-    return "\n".join(line.strip() for line in lines if line)
+    return "\n".join(_plain(line.strip()) for line in lines if line)
 
 
 def _records(table: SummaryTable) -> Iterator[RenderableType]:
@@ -296,10 +300,6 @@ def _shown(text: str) -> str:
 def _plain(text: str) -> str:
     """A text that neither terminal nor rich takes for anything else; whatever table it comes from."""
     return escape(_shown(text))
-
-
-def _plain_lines(text: str) -> str:
-    return "\n".join(map(_plain, text.split("\n")))
 
 
 def _plain_markdown(text: str) -> str:
