@@ -10,10 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks.report import run_report as report
 from tasks.report.drawing import Chart
+from tasks.report.summary_tables import SummaryTable
 from tasks.study.arms import LIKELIHOOD
 from tasks.study.claims.argument import BASE
 from tasks.study.claims.figures import ArmFigures
 from tasks.study.claims.findings import Findings
+from tasks.study.claims.verdicts import Claim
 from tasks.study.picture import ArmTimeline, draw_timelines
 from tasks.system.atomic_files import whole_file
 from tasks.system.workspace import Workspace
@@ -55,6 +57,7 @@ def render_study(findings: Findings) -> str:
         "condition": first.arm.condition.label,
         "limits": f"max_num_seqs {first.values['max_num_seqs']:,}, max_num_batched_tokens "
         f"{first.values['max_num_batched_tokens']:,}",
+        "verdicts": SummaryTable("At a glance", ("claim", "verdict"), tuple(map(_verdict, findings.claims))),
         "claims": [claim for claim in findings.claims if claim.step],
         "further": [claim for claim in findings.claims if not claim.step],
         "evidence": findings.evidence(),
@@ -64,6 +67,10 @@ def render_study(findings: Findings) -> str:
         "database": str(findings.study.store.path.name),
     }
     return environment.get_template("study.html.jinja").render(page)
+
+
+def _verdict(claim: Claim) -> tuple[str, str]:
+    return f"{claim.step}. {claim.claim}" if claim.step else claim.claim, claim.verdict
 
 
 def _charts(findings: Findings, arms: list[ArmFigures]) -> list[Chart]:

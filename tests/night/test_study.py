@@ -189,6 +189,8 @@ def test_a_page_opens_with_the_argument_and_asks_nothing_of_the_network(study_ru
 
     assert page.index('id="argument"') < page.index('id="claims"') < page.index('id="evidence"')
     assert page.count("<article") == len(findings.claims)
+    glance = page[page.index("At a glance") : page.index("<article")]
+    assert glance.count('data-label="verdict"') == len(findings.claims)
     assert "<script" not in page
     assert set(re.findall(r"https?://[^/\"]+", page)) <= {"http://www.w3.org"}  # names of SVG's vocabulary
     assert page.count("<figure") == 2 + 3  # point-wise and one window; all at once, windows of 6 too
