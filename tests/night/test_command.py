@@ -233,6 +233,33 @@ def test_explain_shows_windows_answers_and_order(packrank, finished):
     assert "Set aside" in packrank("explain", run["run_id"], "q000", "--database", database).stdout
 
 
+def test_every_command_of_rows_has_values_for_programs_and_takes_the_settings_file_for_its_database(packrank, finished):
+    config = finished[0] / "nightly.toml"
+
+    runs, explained, evaluated = (
+        json.loads(packrank(*asked, "--config", config, "--format", "json").stdout)
+        for asked in (["runs", "--limit", 1], ["explain", "latest", "q003"], ["evaluate", "latest"])
+    )
+    listed = packrank("runs", config, "--name", "another").stdout
+    planned = json.loads(packrank("plan", config, "--format", "json").stdout)
+    measured = csv.DictReader(io.StringIO(packrank("evaluate", config, "--format", "csv").stdout))
+
+    assert [(run["status"], run["is_trial"], run["num_queries"]) for run in runs] == [("complete", False, 4)]
+    assert explained["query"]["num_candidates"] == 6
+    assert {row["measure"] for row in evaluated["quality"]} == {"nDCG@10", "AP", "RR", "R@100"}
+    assert planned["plan"]["candidates"] == 10
+    assert {row["table"] for row in measured} == {"judgments", "quality"}
+    assert "0 runs" in listed
+
+
+def test_a_statement_may_lie_in_a_file(packrank, finished, tmp_path):
+    (tmp_path / "mine.sql").write_text("select count(*) as n from runs")
+
+    answer = packrank("sql", "mine.sql", "--config", finished[0] / "nightly.toml", "--format", "json", cwd=tmp_path)
+
+    assert json.loads(answer.stdout) == [{"n": 1}]
+
+
 def test_publish_and_unpublish_say_what_they_did(packrank, finished, tmp_path):
     database = tmp_path / "copied.duckdb"
     shutil.copy(finished[0] / "var" / "test.duckdb", database)
@@ -284,9 +311,7 @@ def test_an_exported_night_can_be_the_next_ones_input(packrank, finished, tmp_pa
         lines = [json.dumps({"_id": row[key], "title": row.get("title"), "text": row["text"]}) for row in rows]
         (tmp_path / f"{source}.jsonl").write_text("\n".join(lines))
 
-    exported = packrank(
-        *("export", run["run_id"], "--format", "trec", "--output", "night.trec", "--database", database), cwd=tmp_path
-    )
+    exported = packrank("export", run["run_id"], "--output", "night.trec", "--database", database, cwd=tmp_path)
     imported = packrank(
         *("import", "new", "--run", "night.trec", "--queries", "queries.jsonl", "--corpus", "documents.jsonl"),
         cwd=tmp_path,
