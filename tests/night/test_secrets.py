@@ -209,9 +209,7 @@ def test_a_night_from_urls_with_secrets_leaves_none_anywhere(
     doctor = packrank("doctor", config, "--no-engine")
     explained = packrank("explain", run_id, "q001", "--database", database)
     page_without = packrank("report", run_id, "--database", database, "--output", tmp_path / "without.html")
-    page_with = packrank(
-        "report", run_id, "--database", database, "--config", config, "--output", tmp_path / "with.html"
-    )
+    page_with = packrank("report", run_id, "--config", config, "--output", tmp_path / "with.html")
     by_run = packrank("evaluate", run_id, "--database", database)
     by_settings = packrank("evaluate", config)
     handler.is_open = False
