@@ -26,7 +26,7 @@ from tasks.report.headline import Headline, read_headline
 from tasks.report.markdown_report import to_report
 from tasks.report.run_report import report_night as write_page
 from tasks.report.summary import summarise
-from tasks.report.summary_tables import to_markdown
+from tasks.report.table_formats import to_markdown
 from tasks.settings import alert_settings
 from tasks.system.environment import checkout_path
 from tasks.system.errors import AlreadyInProgress, PackrankError, first_line

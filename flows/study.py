@@ -10,7 +10,7 @@ from prefect.runtime import flow_run
 from flows.flow_parameters import ConfigParameter, NightParameter, OverridesParameter
 from flows.messenger import Messenger, ProgressArtifact, ends_without_prefect
 from flows.progress import TerminalBar
-from tasks.report.summary_tables import to_markdown
+from tasks.report.table_formats import to_markdown
 from tasks.study.arm_runs import Study, StudyRequest, run_study
 from tasks.study.claims.findings import read_findings
 from tasks.study.study_page import write_study_page

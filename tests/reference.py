@@ -32,7 +32,7 @@ SIGNALS = {
 def render_commands() -> str:
     """Every command with its options, as cyclopts documents them."""
     # Under `python -m` cyclopts puts the module into each command's usage.
-    page = re.sub(r"^(packrank \w+) -m \S+", r"\1", app.generate_docs(), flags=re.MULTILINE)
+    page = re.sub(r"^(packrank [\w-]+) -m \S+", r"\1", app.generate_docs(), flags=re.MULTILINE)
     usage, _, commands = page.partition("\n**Commands**:\n")
     head = usage.split("## Table of Contents")[0].replace("# packrank", "# Commands", 1).rstrip()
     made = MADE.format(source="`flows/cli.py`")

@@ -18,7 +18,8 @@ from rich.text import Text
 from tasks.inputs.excerpts import find_query_text, find_titles
 from tasks.inputs.parquet_files import ParquetInput
 from tasks.report.summary import notices_of
-from tasks.report.summary_tables import Notice, SummaryTable, duration_text, to_markdown
+from tasks.report.summary_tables import Notice, SummaryTable, duration_text
+from tasks.report.table_formats import to_markdown
 from tasks.store.night_store import Store
 from tasks.system.errors import PackrankError, first_line
 from tasks.system.redaction import hide_url_secrets, printable

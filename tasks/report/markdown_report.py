@@ -7,7 +7,8 @@ import socket
 from pathlib import Path
 
 from tasks.report.headline import Headline
-from tasks.report.summary_tables import SummaryTable, to_markdown
+from tasks.report.summary_tables import SummaryTable
+from tasks.report.table_formats import to_markdown
 from tasks.store.night_store import Store
 
 MEASURE = "nDCG@10"

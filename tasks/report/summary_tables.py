@@ -1,4 +1,4 @@
-"""One model of a table for people: on a terminal, in Markdown, on the page. `table_formats` has it for programs.
+"""One model of a table, and how a terminal shows it; `table_formats` has its other forms.
 
 Cells are values, not texts: each rendering makes its own of them. Knows nothing of where the rows come from.
 """
@@ -16,7 +16,6 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
-from tabulate import tabulate
 
 from tasks.system.redaction import hide_url_secrets, printable
 
@@ -124,22 +123,6 @@ def print_tables(tables: Sequence[SummaryTable], console: Console) -> None:
         _emit(console, text, min(TEXT_WIDTH, max(console.width, LEAST_WIDTH)))
 
 
-def to_markdown(tables: Sequence[SummaryTable]) -> str:
-    """The tables as GitHub-style Markdown; what Markdown or HTML would take for markup is escaped."""
-    parts = []
-    for table in tables:
-        if table.alarm:
-            parts.append(f"> **{_plain_markdown(table.title)}.** {_plain_markdown(table.texts[0][0])}\n")
-            continue
-        rows = [list(map(_plain_markdown, row)) for row in table.texts]
-        headers = list(map(_plain_markdown, table.columns))
-        drawn = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
-        parts.append(f"## {_plain_markdown(table.title)}\n\n{drawn}\n")
-        if table.note:
-            parts.append(f"{_plain_markdown(table.note)}\n")
-    return "\n".join(parts)
-
-
 def value_text(value: object) -> str:
     """A value as people read it: numbers grouped, four places below 100, times to the second, '-' for none.
 
@@ -157,14 +140,14 @@ def value_text(value: object) -> str:
     if isinstance(value, Integral):
         return f"{int(value):,}"
     if isinstance(value, Worded):
-        return _shown(value.text)
+        return safe_text(value.text)
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
         return _mapping_text(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return ", ".join(map(value_text, value))
-    return _shown(str(value))
+    return safe_text(str(value))
 
 
 def duration_text(seconds: float | None) -> str:
@@ -192,7 +175,7 @@ def key_of(words: str) -> str:
 
 def _mapping_text(values: Mapping[Any, object]) -> str:
     """What has a name is called by it."""
-    told = ", ".join(f"{_shown(str(key))} {value_text(value)}" for key, value in values.items() if key != "name")
+    told = ", ".join(f"{safe_text(str(key))} {value_text(value)}" for key, value in values.items() if key != "name")
     if "name" not in values:
         return told
     return f"{value_text(values['name'])} ({told})" if told else value_text(values["name"])
@@ -290,17 +273,14 @@ def _emit(console: Console, part: RenderableType, width: int) -> None:
 def _text(cell: object) -> str:
     """A cell's text; the lines of one that has several stay lines."""
     lines = cell.split("\n") if isinstance(cell, str) else [value_text(cell)]
-    return "\n".join(map(_shown, lines))
+    return "\n".join(map(safe_text, lines))
 
 
-def _shown(text: str) -> str:
+def safe_text(text: str) -> str:
+    """A text without what a terminal would obey, and without URLs' secrets."""
     return hide_url_secrets(printable(text))
 
 
 def _plain(text: str) -> str:
     """A text that neither terminal nor rich takes for anything else; whatever table it comes from."""
-    return escape(_shown(text))
-
-
-def _plain_markdown(text: str) -> str:
-    return re.sub(r"([\\|\[\]<`])", r"\\\1", _shown(text))
+    return escape(safe_text(text))

@@ -1,8 +1,9 @@
-"""Tables for programs, as JSON or CSV: values where people read words. Knows nothing of where they come from."""
+"""Tables as JSON or CSV, with values where people read words, and as Markdown; of whatever they are."""
 
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -12,8 +13,9 @@ from numbers import Integral, Real
 from typing import Literal
 
 from rich.console import Console
+from tabulate import tabulate
 
-from tasks.report.summary_tables import SummaryTable, Worded, key_of, print_tables
+from tasks.report.summary_tables import SummaryTable, Worded, key_of, print_tables, safe_text
 from tasks.system.redaction import hide_url_secrets, printable
 
 RowForm = Literal["table", "json", "csv"]
@@ -29,6 +31,22 @@ def write_tables(tables: Sequence[SummaryTable], form: RowForm, console: Console
         return
     shown = [table for table in tables if not table.alarm]
     sys.stdout.write(tables_json(shown) if form == "json" else tables_csv(shown))
+
+
+def to_markdown(tables: Sequence[SummaryTable]) -> str:
+    """The tables as GitHub-style Markdown; what Markdown or HTML would take for markup is escaped."""
+    parts = []
+    for table in tables:
+        if table.alarm:
+            parts.append(f"> **{_plain_markdown(table.title)}.** {_plain_markdown(table.texts[0][0])}\n")
+            continue
+        rows = [list(map(_plain_markdown, row)) for row in table.texts]
+        headers = list(map(_plain_markdown, table.columns))
+        drawn = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+        parts.append(f"## {_plain_markdown(table.title)}\n\n{drawn}\n")
+        if table.note:
+            parts.append(f"{_plain_markdown(table.note)}\n")
+    return "\n".join(parts)
 
 
 def tables_json(tables: Sequence[SummaryTable]) -> str:
@@ -92,3 +110,7 @@ def _csv_cell(value: object) -> object:
     if isinstance(value, dict | list | bool):
         return json.dumps(value, ensure_ascii=False)
     return printable(value) if isinstance(value, str) and sys.stdout.isatty() else value
+
+
+def _plain_markdown(text: str) -> str:
+    return re.sub(r"([\\|\[\]<`])", r"\\\1", safe_text(text))

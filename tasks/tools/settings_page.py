@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 
 from tasks.engine.child import VLLM_SERIES
-from tasks.report.summary_tables import SummaryTable, Worded, to_markdown
+from tasks.report.summary_tables import SummaryTable, Worded
+from tasks.report.table_formats import to_markdown
 from tasks.settings import (
     CAPACITY,
     COMPUTED,

@@ -11,7 +11,8 @@ from tasks.ranking.canaries import CanaryAnswer, outside_identifiers, wrong_cana
 from tasks.report.page import RunTexts, render_page
 from tasks.report.run_report import read_facts
 from tasks.report.summary import summarise
-from tasks.report.summary_tables import print_tables, to_markdown
+from tasks.report.summary_tables import print_tables
+from tasks.report.table_formats import to_markdown
 from tasks.settings import CheckSettings, StoreSettings
 from tasks.store.checks import NOTHING, checks_of, failed_checks, run_checks
 from tasks.store.publication import publish

@@ -83,7 +83,7 @@ def test_help_is_instant_and_names_every_verb():
         (["plan"], 2, "CONFIG requires an argument. See packrank plan --help."),
         (["plan", "nightly.toml", "--night", "tomorrow"], 2, "Wanted YYYY-MM-DD. See packrank plan --help."),
         (["plan", "nightly.toml", "--set", "engine.max_modellen=9"], 2, "Is it max_model_len?"),
-        (["plan", "nightly.toml", "--set", "preset=configs/models/quen3.toml"], 2, "configs/models/ has deepseek.toml"),
+        (["plan", "nightly.toml", "--set", "preset=configs/models/quen3.toml"], 2, "a shipped preset: deepseek"),
         (["sql", "run"], 2, "no report 'run'. Is it runs? `packrank sql --list` lists them"),
         (["sql", "nowhere.sql"], 2, "nowhere.sql: cannot be read"),
         (["settings", "strategies"], 2, "no section 'strategies'. Is it strategy?"),

@@ -21,7 +21,8 @@ from rich.console import Console
 from flows.night_runner import show_logs
 from flows.progress import TerminalBar, left_s, share_of
 from tasks.nightly.night_progress import Progress
-from tasks.report.summary_tables import SummaryTable, print_tables, to_markdown
+from tasks.report.summary_tables import SummaryTable, print_tables
+from tasks.report.table_formats import to_markdown
 from tasks.system.errors import InputError
 from tasks.system.redaction import printable
 from tests.makers import ROOT, make_finished_run, make_inputs, make_settings, write_parquet

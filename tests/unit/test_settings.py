@@ -67,7 +67,7 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"store.memory_limit": "much"}, "memory_limit = 'much': wanted a text such as '1GB'"),
         (
             {"preset": "configs/models/quen3.toml"},
-            "no such file. configs/models/ has deepseek.toml, first_mistral.toml",
+            "a shipped preset: deepseek, first_mistral",
         ),
         ({"strategy.cascade.keep": 9, "strategy.name": "pointwise"}, "does not go with strategy pointwise"),
         (

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tasks.engine.kv_cache import KVCacheGroup, KVCacheLimits
-from tasks.report.summary_tables import SummaryTable, Worded, listing, pairs, print_tables, to_markdown, value_text
-from tasks.report.table_formats import tables_csv, tables_json
+from tasks.report.summary_tables import SummaryTable, Worded, listing, pairs, print_tables, value_text
+from tasks.report.table_formats import tables_csv, tables_json, to_markdown
 
 STARTED = datetime(2026, 11, 29, 16, 30, tzinfo=UTC)
 STRATEGY = {"name": "cascade", "first": {"name": "pointwise"}, "keep": 30}
