@@ -238,7 +238,7 @@ def test_a_database_of_an_older_packrank_is_refused_and_stays_as_it_is(tmp_path,
 
     assert type(refused.value).exit_code == 1
     assert str(refused.value) == (
-        f"{store.path}: was made by an older packrank, its schema is 31; this packrank reads and writes schema 32 "
+        f"{store.path}: was made by an older packrank, its schema is 31; this packrank reads and writes schema 33 "
         "only. Export the runs that you need with the older packrank (packrank export), then name a new file as "
         "[store] database."
     )
@@ -248,9 +248,9 @@ def test_a_database_of_an_older_packrank_is_refused_and_stays_as_it_is(tmp_path,
 @pytest.mark.fault(69)
 def test_a_database_of_a_newer_packrank_is_refused(store):
     with store.unit_of_work() as database:
-        database.query_text("update schema_version set number = 33")
+        database.query_text("update schema_version set number = 34")
 
-    with pytest.raises(StoreError, match="made by a newer packrank, its schema is 33"):
+    with pytest.raises(StoreError, match="made by a newer packrank, its schema is 34"):
         Store(store.path, store.limits).prepare()
 
 
