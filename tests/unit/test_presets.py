@@ -326,13 +326,13 @@ def test_the_tokens_of_the_query_are_the_last_of_the_prompt_and_not_cut(tmp_path
 OWN = ROOT / "configs" / "own.toml"
 
 
-def test_the_settings_to_copy_are_what_readme_says(tmp_path):
+def test_the_settings_to_copy_are_what_the_documents_say(tmp_path):
     """Named after the copy, point-wise query likelihood, and the canary stop on."""
     copied = Path(shutil.copy(OWN, tmp_path / "mine.toml"))
 
     settings = load_settings(copied)
 
-    assert "cp configs/own.toml configs/mine.toml" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "cp configs/own.toml configs/mine.toml" in (ROOT / "docs" / "howto" / "own-data.md").read_text(encoding="utf-8")
     assert settings.night.name == "mine"
     assert (settings.strategy.name, settings.strategy.decode_mode) == ("pointwise", "query_likelihood")
     assert (settings.strategy.cascade, settings.strategy.consensus) == (None, None)
