@@ -9,25 +9,7 @@ import pytest
 
 from flows.cli import main
 from tests.makers import ROOT, SAMPLE_MODEL, read_rows, write_parquet
-
-TOP_K = 12
-
-
-def first_stage(documents, queries):
-    """Rows of candidates by BM25, as the usual library gives them."""
-    import bm25s
-
-    ids = list(documents)
-    index = bm25s.BM25()
-    index.index(bm25s.tokenize(list(documents.values()), stopwords="en", show_progress=False), show_progress=False)
-    asked = bm25s.tokenize([query["text"] for query in queries], stopwords="en", show_progress=False)
-    found, scores = index.retrieve(asked, k=TOP_K, show_progress=False, n_threads=1)
-    return [
-        (query["id"], ids[found[number, place]], place + 1, float(scores[number, place]))
-        for number, query in enumerate(queries)
-        for place in range(TOP_K)
-        if scores[number, place] > 0
-    ]
+from tests.session import first_stage
 
 
 @pytest.fixture

@@ -332,7 +332,9 @@ def test_the_settings_to_copy_are_what_the_documents_say(tmp_path):
 
     settings = load_settings(copied)
 
-    assert "cp configs/own.toml configs/mine.toml" in (ROOT / "docs" / "howto" / "own-data.md").read_text(encoding="utf-8")
+    assert "cp configs/own.toml configs/mine.toml" in (ROOT / "docs" / "howto" / "own-data.md").read_text(
+        encoding="utf-8"
+    )
     assert settings.night.name == "mine"
     assert (settings.strategy.name, settings.strategy.decode_mode) == ("pointwise", "query_likelihood")
     assert (settings.strategy.cascade, settings.strategy.consensus) == (None, None)
