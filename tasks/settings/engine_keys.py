@@ -1,6 +1,6 @@
 """Every setting of vLLM 0.32's engine (`EngineArgs`), by what it does to a run: two sets, and two tables of refusals.
 
-    COMPUTED    may change what the model computes: part of the run's identity, as is any key that is not listed here
+    COMPUTED    may change what the model computes: part of the run's identity
     CAPACITY    speed, memory, devices, logs, or what no prompt of ours uses: a run keeps its id when one changes
     REFUSED     values that may be given for a key that could otherwise spoil a run, and why no others
     PREEMPTING  the same, only under [packing] promise = "no_preemption"

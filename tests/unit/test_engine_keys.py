@@ -56,7 +56,6 @@ def test_a_night_is_taken_up_on_another_machine_with_its_id(settings_file, key, 
         ("hf_overrides", {"rope_theta": 1e6}),
         ("model_impl", "transformers"),
         ("generation_config", "vllm"),
-        ("a_key_of_a_newer_vllm", 1),
     ],
 )
 def test_what_changes_the_numbers_makes_another_run(settings_file, key, value):
