@@ -1,8 +1,8 @@
 """One TOML file and `section.key = value` overrides make one frozen `Settings`: unknown keys are refused.
 
 Defaults live in the sections, never at the point of use. `[engine]` keys are vLLM's own names and pass through
-unrenamed; one that vLLM 0.32 does not have is refused. Relative paths are taken from the
-folder of the file that says them. Knows nothing of what the settings are used for.
+unrenamed; one that vLLM 0.32 does not have is refused. Relative paths are taken from the folder of the file that says
+them. Knows nothing of what the settings are used for.
 """
 
 from tasks.settings.engine_keys import CAPACITY, COMPUTED, REFUSED

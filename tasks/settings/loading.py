@@ -71,7 +71,7 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     except ValidationError as error:
         raise ConfigError(f"{path}: {'; '.join(complaints(error))}") from error
     if unknown := (settings.engine.model_extra or {}).keys() - COMPUTED - CAPACITY:
-        told = (f"[engine] {key}: vLLM 0.32 knows no such setting. {engine_key_hint(key)}" for key in sorted(unknown))
+        told = (f"[engine] {key}: vLLM knows no such setting. {engine_key_hint(key)}" for key in sorted(unknown))
         raise ConfigError(f"{path}: {'; '.join(told)}")
     return settings
 
