@@ -45,7 +45,7 @@ def explain_query(database: Path, run_id: str, query_id: str, *, with_texts: boo
     shown = [{"question": texts.queries[query_id]}] if query_id in texts.queries else []
     facts = [pair for row in (*shown, ranking) for pair in row.items()]
     tables = [
-        pairs(f"Query {query_id} of run {run_id}", facts, _notes(windows, texts)),
+        pairs(f"Query {query_id} of run {run_id}", facts, _notes(windows, texts), name="query"),
         listing("Windows, candidates by first-stage rank in prompt order", list(map(_window, windows))),
         listing("Set aside", read("quarantine")),
         listing("Order before and after", [_place(row, query_id, texts) for row in order]),

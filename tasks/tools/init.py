@@ -22,7 +22,7 @@ ORDER = ("nested", *FLAT, "qrels")
 FEW_QUERIES = 50  # are ranked at once; of more a trial comes first
 HEAD = """\
 # Settings for the data of this folder, written by `packrank init`. Relative paths are taken from here. All keys, with
-# their defaults and comments, are in tasks/settings.
+# their defaults and meanings, are listed by `packrank settings`.
 """
 
 
