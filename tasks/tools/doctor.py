@@ -24,7 +24,7 @@ from tasks.ranking.recipe import build_recipe
 from tasks.report.sql_shell import run_statement
 from tasks.report.summary_tables import SummaryTable, Worded
 from tasks.settings import Settings, load_settings
-from tasks.system.environment import ROOT, STATE, checkout_path
+from tasks.system.environment import ROOT, STATE, checkout_path, emulates_bfloat16
 from tasks.system.errors import PackrankError
 from tasks.system.run_lock import run_lock
 
@@ -82,7 +82,8 @@ def _vllm() -> Finding:
 
 def _device() -> Finding:
     if shutil.which("nvidia-smi") is None:
-        return Finding("device", "no nvidia-smi: CPU", None)
+        told = " without bfloat16: computes in float32 where [engine] dtype is not given" if emulates_bfloat16() else ""
+        return Finding("device", f"no nvidia-smi: CPU{told}", None)
     command = ["nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:

@@ -23,7 +23,6 @@ from tests.processes import engines_of, wait_for
 
 ENGINE = {
     "engine.model": str(SAMPLE_MODEL),
-    "engine.dtype": "bfloat16",
     "engine.enforce_eager": True,
     "engine.kv_cache_memory_bytes": 256 << 20,
 }

@@ -84,7 +84,7 @@ KINDS = {
         True,
         {"packing.driver": "stream", "packing.deterministic": True}
         | {"packing.batch_loads": 1, "packing.cohort_queries": 4, "store.load_every_s": 1, "store.max_load_share": 1}
-        | {"engine.dtype": "bfloat16", "engine.enforce_eager": True, "engine.kv_cache_memory_bytes": 256 << 20},
+        | {"engine.enforce_eager": True, "engine.kv_cache_memory_bytes": 256 << 20},
         None,
         (0, 1, 6, 5, 9, 7),
     ),

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.engine.engine_options import engine_options
 from tasks.settings import load_settings
+from tasks.system import environment
 from tasks.system.environment import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, engine_environment
 from tests.makers import make_settings
 
@@ -101,3 +102,27 @@ def test_the_engines_options_say_whether_it_is_eager(tmp_path, monkeypatch):
         return "TORCHDYNAMO_DISABLE" in options.environment
 
     assert [is_disabled(value) for value in (True, False, None)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked", "computed_in"),
+    [
+        ("avx2", None, "float32"),
+        ("avx2", "auto", "float32"),
+        ("avx2", "bfloat16", "bfloat16"),
+        ("avx512_bf16", None, None),
+        ("fphp asimdhp i8mm bf16", None, None),
+    ],
+)
+def test_a_cpu_without_bfloat16_computes_in_float32_unless_told_otherwise(
+    tmp_path, monkeypatch, flags, asked, computed_in
+):
+    """AMD EPYC Milan: 1,464 ms for 1024 x 576 x 1536 in bfloat16, 21 ms in float32."""
+    (tmp_path / "cpuinfo").write_text(f"flags : sse4_2 {flags}\n")
+    monkeypatch.setattr(environment, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.32.0+cpu")
+    config = make_settings(tmp_path, tmp_path, {"inputs.nested": "-", "engine.dtype": asked})
+
+    options = engine_options(load_settings(config), "stream", tmp_path / "tmp", tmp_path / "log")
+
+    assert options.keywords.get("dtype") == computed_in
