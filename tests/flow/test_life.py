@@ -295,7 +295,7 @@ def test_of_two_shards_the_one_whose_process_is_killed_is_started_again_alone(st
     assert [(each, state) for each, state, _ in ended] == [(name, "COMPLETED"), (name, "CRASHED"), (other, "COMPLETED")]
     assert [run for _, _, run in ended[1:]] == [first, second]
     (run,) = one.rows("select run_id, status, num_queries, device from runs")
-    assert (name, other) == (f"{run['run_id']}.0", f"{run['run_id']}.1")
+    assert (name, other) == (f"{run['run_id']}, shard 0", f"{run['run_id']}, shard 1")
     assert (run["status"], run["num_queries"], run["device"]) == ("published", 3, "fake")
     assert one.rows("select count(*) as n from latest_scores") == [{"n": sum(LISTS)}]
     assert one.rows("select count(*) as n from windows") == [{"n": NUM_WINDOWS}]
