@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tasks.inputs.lake_tables import TABLE_FOLDERS, may_be_inside_table, table_format
 from tasks.inputs.partitions import NightFolders, choose_partition, days_of_files
 from tasks.settings import InputName, InputSettings
-from tasks.system.environment import ROOT
+from tasks.system.environment import checkout_path
 from tasks.system.errors import InputError, InputNotReady, PackrankError, first_line
 from tasks.system.redaction import hide_secrets
 
@@ -75,7 +75,7 @@ def wanted_files(settings: InputSettings, source: InputName, night: date) -> Wan
 
 def resolve_path(path: str) -> str:
     """A URL as it is, a relative path from the checkout."""
-    return path if "://" in path else str(ROOT / path)
+    return path if "://" in path else str(checkout_path(path))
 
 
 def locate(source: str, path: str, wanted: Wanted) -> Located:

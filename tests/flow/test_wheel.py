@@ -81,7 +81,7 @@ def test_the_wheel_has_every_package_and_every_file_that_is_read(wheel):
 
 
 def test_the_demo_ranks_the_sample_into_the_folder_in_which_it_is_started(packrank, home):
-    assert packrank("--version").strip() == metadata.version("packrank")
+    assert packrank("--version").startswith(f"packrank {metadata.version('packrank')}, vllm")
 
     assert "24" in packrank("demo", "--dry-run", "--no-prefect")
     assert [path.name for path in home.iterdir()] == ["models"]
@@ -94,12 +94,15 @@ def test_the_demo_ranks_the_sample_into_the_folder_in_which_it_is_started(packra
 
 
 def test_settings_of_the_users_name_what_comes_with_packrank_and_what_lies_beside_them(packrank, home):
-    (home / "mine.toml").write_text((ROOT / "configs" / "own.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    (home / "configs").mkdir()
+    (home / "configs" / "mine.toml").write_text(
+        (ROOT / "configs" / "own.toml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     (home / "data").mkdir()
     queries = pq.read_table(ROOT / "data" / "sample" / "queries.parquet").slice(0, 22)
     pq.write_table(queries, home / "data" / "few.parquet")
 
-    told = packrank("plan", "mine.toml", "--set", "inputs.queries=data/few.parquet")
+    told = packrank("plan", "configs/mine.toml", "--set", "inputs.queries=data/few.parquet")
 
     assert re.search(r"\bqueries\s+22\b", told)
     assert re.search(r"\bcandidates\s+1,805\b", told)
