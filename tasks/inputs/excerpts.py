@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,21 +11,13 @@ from tasks.inputs.documents import unroll
 from tasks.inputs.parquet_files import ParquetInput, read_batches
 
 
-def find_query_texts(opened: ParquetInput, query_ids: Collection[str], max_chars: int) -> dict[str, str]:
-    """The beginnings of some queries' texts, by query_id; those that are not there are left out.
+def find_query_texts(opened: ParquetInput, query_ids: Collection[str], give_up_at: float = inf) -> dict[str, str]:
+    """Some queries' texts, by query_id; those that are not found until `give_up_at`, monotonic, are left out.
 
     Raises:
         InputError: see `read_batches`.
     """
-    wanted = pa.array(sorted(query_ids), pa.string())
-    texts: dict[str, str] = {}
-    for _, batch in read_batches(opened, ["query_id", "text"]):
-        found = batch.filter(pc.is_in(batch.column("query_id"), value_set=wanted))
-        for query_id, text in zip(*(column.to_pylist() for column in found.columns), strict=True):
-            texts.setdefault(query_id, (text or "")[:max_chars])
-        if len(texts) == len(wanted):
-            break
-    return texts
+    return _first_texts(_flat_rows(opened, ["query_id", "text"]), query_ids, give_up_at)
 
 
 def find_passages(
@@ -65,15 +58,6 @@ def _find_nested_passages(
             if doc_id in wanted[query_id]:
                 texts.setdefault((query_id, doc_id), (text or "")[:max_chars])
     return texts
-
-
-def find_query_text(opened: ParquetInput, query_id: str, give_up_at: float) -> str | None:
-    """A query's text; None where it is not found until `give_up_at`, monotonic.
-
-    Raises:
-        InputError: see `read_batches`.
-    """
-    return _first_texts(_flat_rows(opened, ["query_id", "text"]), [query_id], give_up_at).get(query_id)
 
 
 def find_titles(opened: ParquetInput, query_id: str, doc_ids: Collection[str], give_up_at: float) -> dict[str, str]:

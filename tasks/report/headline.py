@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from tasks.inputs.excerpts import find_query_text, find_titles
+from tasks.inputs.excerpts import find_query_texts, find_titles
 from tasks.inputs.parquet_files import ParquetInput
 from tasks.report.summary import notices_of
 from tasks.report.summary_tables import Notice, SummaryTable, duration_text
@@ -205,7 +205,7 @@ def _texts(
     give_up_at = time.monotonic() + TEXTS_S
     try:
         of_queries, of_documents = (inputs.get(name) or inputs["nested"] for name in ("queries", "documents"))
-        query = find_query_text(of_queries, query_id, give_up_at)
+        query = find_query_texts(of_queries, [query_id], give_up_at).get(query_id)
         return query, find_titles(of_documents, query_id, doc_ids, give_up_at)
     except Exception as error:  # other people's files and file systems
         logger.info("the example is shown by its ids: %s", hide_url_secrets(first_line(error)))

@@ -47,7 +47,7 @@ def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSett
             return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
         of_queries = found.inputs.get("queries") or found.inputs["nested"]
         of_documents = found.inputs.get("documents") or found.inputs["nested"]
-        queries = find_query_texts(of_queries, wanted, 2 * QUERY_CHARS)  # white space is taken together later
+        queries = find_query_texts(of_queries, wanted)
         passages = find_passages(of_documents, wanted, 2 * PASSAGE_CHARS)
         return RunTexts(queries, passages, grades=_grades(run, wanted, inputs))
     except Exception as error:  # other people's files and file systems
