@@ -226,7 +226,7 @@ class _Server:
             started = run_deployment(
                 DEPLOYMENT,
                 parameters=dict(parameters),
-                flow_run_name=f"{each.folder.run_id}.{each.folder.shard}",
+                flow_run_name=f"{each.folder.run_id}, shard {each.folder.shard}",
                 idempotency_key=each.start_key,
                 timeout=0,
                 tags=[each.folder.run_id],

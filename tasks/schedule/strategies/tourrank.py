@@ -8,8 +8,6 @@ from tasks.schedule.seeds import Seed
 from tasks.schedule.strategies.named import Count, NamedStrategy, Size, Variant
 from tasks.schedule.windows import NOTHING, Bound, Ranked, Rounds, Window
 
-LAST_GROUP = 5  # a last group of at most so many sends on two
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
