@@ -63,9 +63,10 @@ class Column:
 
 
 def type_at(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-    """The type of a column, or of a field inside one; None if it is not there."""
-    if name in {field.name for field in fields}:
-        return fields.field(name).type
+    """The type of a column, or of a field inside one; None if it is not there. Of several of one name, the first."""
+    found = next((field.type for field in fields if field.name == name), None)
+    if found is not None:
+        return found
     outer, _, inner = name.partition(".")
     inside = type_at(fields, outer) if inner else None
     return type_at(inside, inner) if inside is not None and pa.types.is_struct(inside) else None

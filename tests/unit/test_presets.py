@@ -49,6 +49,17 @@ def test_every_preset_has_a_family_here():
     assert set(PRESETS) == set(FAMILIES)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_presets_own_templates_are_there(tmp_path, preset):
+    config = tmp_path / "mine.toml"
+    config.write_text(f'preset = "{preset}"\n[inputs]\nnested = "x"\n', encoding="utf-8")
+
+    prompt = load_settings(config, {"engine.model": "org/model"}).prompt
+
+    for template in (prompt.template, prompt.cascade_template):
+        assert template is None or ":" in template or (ROOT / template).is_file()
+
+
 @pytest.mark.parametrize("preset", LISTWISE)
 def test_a_preset_renders_and_fits(tmp_path, preset):
     recipe, settings = make_recipe(tmp_path, preset)

@@ -173,6 +173,15 @@ def test_padded_text_against_integers_is_refused_even_where_some_ids_match(tmp_p
         stage(tmp_path, paths)
 
 
+def test_a_column_that_stands_twice_is_named(tmp_path, paths):
+    table = pq.read_table(paths["inputs.queries"])
+    twice = pa.Table.from_arrays([*table.columns, table["text"]], names=[*table.column_names, "text"])
+    pq.write_table(twice, paths["inputs.queries"])
+
+    with pytest.raises(InputError, match="2 columns are named 'text'. Keep one"):
+        stage(tmp_path, paths)
+
+
 @pytest.mark.parametrize(
     ("source", "columns", "words"),
     [
