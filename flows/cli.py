@@ -385,11 +385,12 @@ def study(
 
         check_results(Path.cwd() / check_table, format_)
     else:
-        from tasks.study.simulation import SimulationRequest, write_simulation
+        from flows.progress import track_steps
+        from tasks.study.simulation import CONTENDERS, SimulationRequest, write_simulation
         from tasks.study.simulation import simulate as run_simulation
 
         request = SimulationRequest(seed=seed, queries=num_queries, candidates=num_candidates, noise=noise)
-        write_simulation(run_simulation(request), format_)
+        write_simulation(run_simulation(request, track_steps("simulating", CONTENDERS)), format_)
 
 
 @app.command
@@ -491,7 +492,7 @@ def settings(
 
 @app.command
 def doctor(
-    config: Config = Path("configs/sample.toml"),
+    config: Annotated[Path | None, Parameter(help="Settings file; the sample's if not given.")] = None,
     /,
     *,
     set_: Overrides = (),
@@ -500,9 +501,10 @@ def doctor(
 ) -> None:
     """Say what is installed, which device, whether the model loads and the database can be locked."""
     from tasks.report.table_formats import write_tables
+    from tasks.system.environment import checkout_path
     from tasks.tools.doctor import examine, raise_if_unwell
 
-    table, findings = examine(Path.cwd() / config, read_overrides(set_), with_engine=engine)
+    table, findings = examine(Path.cwd() / (config or checkout_path("configs/sample.toml")), read_overrides(set_), with_engine=engine)
     write_tables([table], format_)
     raise_if_unwell(findings)
 

@@ -5,12 +5,13 @@
 
 import logging
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, track
 from rich.progress import Progress as RichProgress
 from rich.table import Column
 
@@ -21,6 +22,9 @@ from tasks.system.redaction import hide_url_secrets, printable
 TERMINAL = Console(stderr=True)  # one for bar and log lines: a line is printed above the bar
 BAR_WIDTH = 16
 BEFORE_RANKING = ("reading the input", "loading the model", "asking canaries", "ranking")
+
+
+Step = TypeVar("Step")
 
 
 def label_of(progress: Progress) -> str:
@@ -44,6 +48,11 @@ def left_s(progress: Progress, elapsed_s: float) -> float | None:
     if progress.total is None or not progress.num_asked:
         return None
     return elapsed_s / progress.num_asked * (progress.total - progress.done)
+
+
+def track_steps(label: str, steps: Sequence[Step]) -> Iterable[Step]:
+    """The steps in turn, with a bar on stderr; without one where stderr is no terminal."""
+    return track(steps, label, console=TERMINAL, disable=not TERMINAL.is_terminal, transient=True)
 
 
 class TerminalBar:

@@ -9,7 +9,7 @@ or models: tokens are counted by `prompt_tokens_of`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 
@@ -215,7 +215,7 @@ class Simulation:
         )
 
 
-def simulate(request: SimulationRequest, contenders: Sequence[Contender] = CONTENDERS) -> Simulation:
+def simulate(request: SimulationRequest, contenders: Iterable[Contender] = CONTENDERS) -> Simulation:
     """Ranks the same queries by every contender, under every condition."""
     seed, numbers = Seed(str(request.seed)).of("simulation"), range(request.queries)
     queries = {
