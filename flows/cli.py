@@ -504,7 +504,8 @@ def doctor(
     from tasks.system.environment import checkout_path
     from tasks.tools.doctor import examine, raise_if_unwell
 
-    table, findings = examine(Path.cwd() / (config or checkout_path("configs/sample.toml")), read_overrides(set_), with_engine=engine)
+    path = Path.cwd() / (config or checkout_path("configs/sample.toml"))
+    table, findings = examine(path, read_overrides(set_), with_engine=engine)
     write_tables([table], format_)
     raise_if_unwell(findings)
 
