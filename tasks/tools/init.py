@@ -94,12 +94,7 @@ def _settings_text(folder: Path, found: Sequence[FoundInput], *, has_gpu: bool) 
     text = HEAD + text[text.index("\n\n") + 1 :]
     text = re.sub(r"\n\[store\]\n(?:.+\n)+", "", text)  # the checkout's database, which every command takes
     if has_gpu:
-        text = re.sub(
-            r"^preset = .*\n|^\[strategy\]\n(?:.+\n)+",
-            lambda match: re.sub("^", "# ", match[0].rstrip(), flags=re.M) + "\n",
-            text,
-            flags=re.M,
-        )
+        text = re.sub(r"^(?=preset = )", "# ", text, flags=re.M)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.resolve().name).strip("-") or "own"
     text = re.sub(
         r"^\[night\].*\n",

@@ -35,7 +35,7 @@ database = "{folder}/forecast.duckdb"
 [checks]
 canary = "off"
 """
-LISTWISE = {"strategy.window_size": 20}
+LISTWISE = {"strategy.window_size": 20, "strategy.decode_mode": "first_token"}
 NIGHTS = {
     "sliding 20/10, depth 30": LISTWISE | {"strategy.name": "sliding", "strategy.depth": 30},
     "pointwise yes_no, depth 20": {

@@ -24,7 +24,10 @@ documents = "{folder}/documents.parquet"
 candidates = "{folder}/candidates.parquet"
 
 [strategy]
+name = "sliding"
+decode_mode = "first_token"
 window_size = 20
+depth = 100
 
 [engine]
 model = "models/sample"

@@ -219,4 +219,4 @@ def test_with_a_gpu_the_preset_is_left_to_be_chosen(tmp_path, monkeypatch):
     assert written.lines[-1].startswith("next: choose a preset and a model at the head of")
     assert '\n# preset = "sample"\n' in text
     assert '\n# preset = "qwen3"' in text
-    assert '\n# [strategy]\n# name = "pointwise"\n' in text
+    assert "\n[strategy]" not in text
