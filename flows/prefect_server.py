@@ -26,6 +26,7 @@ from pathlib import Path
 import httpx
 
 from flows.background import HOST, PR_SET_PDEATHSIG, free_port, is_free, is_prefect, start_in_background, stop_process
+from flows.deployed_schedules import check_schedules
 from tasks.system.environment import FILES, ROOT, STATE, loopback_environment, prefect_environment
 from tasks.system.errors import PackrankError
 
@@ -180,7 +181,9 @@ def main() -> None:
     """Entry point: up, down, or deploy to PREFECT_API_URL."""
     verbs = {"up": _up, "down": _down, "deploy": _deploy}
     try:
-        verbs[sys.argv[1]]()
+        if (verb := verbs[sys.argv[1]]) is not _down:
+            check_schedules()
+        verb()
     except PackrankError as error:
         raise SystemExit(f"packrank: {error}") from error
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from flows import background, prefect_server
-from tasks.system.errors import PackrankError
+from flows.deployed_schedules import check_schedules
+from tasks.system.errors import ConfigError, PackrankError
 
 
 def test_the_password_is_made_once_and_only_its_owner_can_read_it(tmp_path):
@@ -95,3 +96,33 @@ def test_a_server_that_is_slow_to_answer_is_found_and_one_whose_process_is_gone_
     assert prefect_server.running_stack_url(tmp_path) is None
     server.shutdown()
     server.server_close()
+
+
+DEPLOYED = """deployments:
+  - name: nightly
+    parameters: {{config: {config}}}
+    schedules: [{{cron: "30 1 * * *", timezone: "Asia/Seoul"}}]
+  - name: shard
+"""
+
+
+@pytest.mark.parametrize("night", ['timezone = "UTC"', 'timezone = "Asia/Seoul"\ncron = "30 2 * * *"'])
+def test_a_deployment_that_would_give_nights_the_wrong_date_is_refused(tmp_path, night):
+    """01:30 in Seoul is 16:30 UTC of the day before: with `timezone = "UTC"` each night was dated a day too early."""
+    settings, deployed = tmp_path / "mine.toml", tmp_path / "prefect.yaml"
+    settings.write_text(f'preset = "qwen3"\n[night]\n{night}\n[inputs]\nnested = "x"\n[engine]\nmodel = "a/b"\n')
+    deployed.write_text(DEPLOYED.format(config=settings))
+
+    with pytest.raises(ConfigError, match=r"nightly starts at cron = '30 1.*Write the same into both files"):
+        check_schedules(deployed)
+
+    settings.write_text(settings.read_text().replace(night, 'timezone = "Asia/Seoul"'))
+    check_schedules(deployed)
+
+
+def test_the_schedule_of_settings_that_are_elsewhere_is_not_checked(tmp_path, capsys):
+    (tmp_path / "prefect.yaml").write_text(DEPLOYED.format(config="/nowhere/mine.toml"))
+
+    check_schedules(tmp_path / "prefect.yaml")
+
+    assert "/nowhere/mine.toml is not on this machine" in capsys.readouterr().err
