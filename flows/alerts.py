@@ -1,4 +1,4 @@
-"""A night of a deployment that failed or crashed tells so: one JSON document, POSTed to `[night] alert_url`.
+"""Sends an alert when a night of a deployment fails or crashes: one JSON document, POSTed to `[night] alert_url`.
 
     on_failure -> tell_of_failure, in the flow's process      on_crashed -> tell_of_crash, in the worker's
     server gone -> tell_without_prefect, in the flow's process
@@ -79,7 +79,7 @@ def moment_of(flow_run: FlowRun) -> datetime:
 
 
 def tell_without_prefect(error: Exception) -> None:
-    """Sends the alert of the current flow run, whose end its server cannot be told: it will run no hook."""
+    """Sends the alert for the current flow run when its server cannot be notified: no hook will run."""
     context = FlowRunContext.get()
     assert context is not None
     assert context.flow is not None
@@ -87,7 +87,7 @@ def tell_without_prefect(error: Exception) -> None:
 
 
 def require_published(config: Path, night: date | None, overrides: Mapping[str, object]) -> str:
-    """The run_id of a night that is published; one that is not is alerted of: for a clock, at the hour it must be.
+    """Returns the run_id of a published night, or alerts that it is not published: for cron, at the hour it is due.
 
     Args:
         config: the night's settings file.
@@ -133,7 +133,7 @@ def message_of(error: BaseException) -> str:
     """The line of a foreseen error; of any other the kind alone, since a driver's words may have data in them."""
     if isinstance(error, PackrankError):
         return hide_url_secrets(" ".join(str(error).split()))[:1_000]
-    return f"{type(error).__name__}, which packrank does not foresee. The flow run's log has it."
+    return f"unexpected {type(error).__name__}. The flow run's log has the details."
 
 
 def send(alert: Alert, url: str) -> str | None:

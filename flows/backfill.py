@@ -50,7 +50,7 @@ def backfill(request: NightRequest, first: date, last: date, console: Console, *
                 rows.append((str(night), run_id, told, f"{time.monotonic() - begun:,.0f}"))
     finally:
         left = len(nights) - len(rows)
-        note = f"{left} of {len(nights)} nights were not begun; the same command goes on from there." if left else None
+        note = f"{left} of {len(nights)} nights did not start; the same command continues from there." if left else None
         print_tables([SummaryTable("Nights", ("night", "run", "status", "s"), tuple(rows), note)], console)
 
 

@@ -56,14 +56,14 @@ app = App(
 )
 app.register_install_completion_command()
 
-app.command("flows.demo:demo", help="Rank the sample that comes with packrank, by a small model.")
+app.command("flows.demo:demo", help="Rank the bundled sample with a small model.")
 
 
 @app.command
 def init(
     folder: Annotated[Path, Parameter(help="Folder with your Parquet, CSV, JSON Lines, TREC or BEIR files.")],
     *,
-    force: Annotated[bool, Parameter(help="Write packrank.toml anew if it is there.", negative=())] = False,
+    force: Annotated[bool, Parameter(help="Overwrite packrank.toml if it exists.", negative=())] = False,
 ) -> None:
     """Look at a folder of your own data and write a settings file for it, FOLDER/packrank.toml."""
     from tasks.tools.init import write_settings
@@ -115,10 +115,10 @@ def backfill(
     limit_queries: LimitQueries = None,
     publish: Publish = False,
     full: Full = False,
-    dry_run: Annotated[bool, Parameter(help="Only say which nights are to do.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Only list the nights that are left to run.", negative=())] = False,
     prefect: AsFlow = True,
 ) -> None:
-    """Rank a range of nights in turn; nights that are done are skipped, and it stops at the first that fails."""
+    """Rank a range of nights in order; skip nights that are done, and stop at the first failure."""
     from flows.backfill import backfill as run_backfill
     from tasks.nightly.prepare import NightRequest
 
@@ -135,7 +135,7 @@ def backfill(
 
 @app.command
 def watch(config: Config, /, *, set_: Overrides = (), night: Night = None) -> None:
-    """Alert if a night is not published, for cron at the hour by which it has to be; exit code 1 says so, too."""
+    """Alert, and exit with code 1, if a night is not published: for cron, at the hour by which it is due."""
     from flows.alerts import require_published
 
     say(f"published: {require_published(Path.cwd() / config, night, read_overrides(set_))}")
@@ -152,7 +152,7 @@ def requeue(
     prefect: AsFlow = True,
     verbose: Verbose = False,
 ) -> None:
-    """Ask again what a finished night set aside or could not rank, and only that, as -r2; the rest is reused."""
+    """Retry only what a finished night set aside or could not rank, as -r2; reuse the rest."""
     from flows.night_runner import run_as_flow, run_plainly
     from tasks.nightly.prepare import NightRequest
 
@@ -174,25 +174,25 @@ def plan(
     num_gpu_blocks: Annotated[
         int | None, Parameter(help="KV-cache blocks to plan batches for.", validator=AT_LEAST_1)
     ] = None,
-    block_size: Annotated[int, Parameter(help="Tokens a block: 16 on GPUs, 128 on CPUs.", validator=AT_LEAST_1)] = 16,
+    block_size: Annotated[int, Parameter(help="Tokens per block: 16 on GPUs, 128 on CPUs.", validator=AT_LEAST_1)] = 16,
     rates: Annotated[
         str | None,
         Parameter(
-            help="prefill=50000,decode=3000 (tokens a second), a file of packrank bench, a finished run_id, or latest."
+            help="prefill=50000,decode=3000 (tokens/s), a rates file from packrank bench, a finished run_id, or latest."
         ),
     ] = None,
     deadline: Annotated[
-        str | None, Parameter(help="4h30m: how long the engine may take; names the strategy to take.")
+        str | None, Parameter(help="4h30m: how long the engine may take; recommends a strategy.")
     ] = None,
     estimate: Annotated[
-        str | None, Parameter(help="8B: GPU-hours of a model of so many parameters on GPUs that are not at hand.")
+        str | None, Parameter(help="8B: estimate GPU-hours for a model of this size on GPUs that you do not have.")
     ] = None,
     show_prompt: Annotated[
         bool, Parameter(help="Print the first prompt as the model gets it, texts included.", negative=())
     ] = False,
     format_: RowForm = "table",
 ) -> None:
-    """Say what a night would ask, cut and set aside, and how long it will take, without an engine."""
+    """Show what a night would ask, cut and set aside, and how long it would take, without starting an engine."""
     from tasks.forecast.rates import parse_duration, parse_parameters
     from tasks.nightly.outlook import Outlook, find_rates
     from tasks.nightly.prepare import NightRequest, prepare_night
@@ -263,7 +263,7 @@ def sql(
     format_: Annotated[Literal["table", "json", "csv", "parquet"], Parameter(name="--format")] = "table",
     output: Annotated[Path | None, Parameter(help="File to write instead of stdout; needed for parquet.")] = None,
 ) -> None:
-    """Run SQL read-only, also while a run writes."""
+    """Run read-only SQL, even while a run is writing."""
     from tasks.report.sql_shell import list_reports, write_answer, write_result
 
     if list_ == (statement is not None):
@@ -280,10 +280,10 @@ def runs(
     database: Database = None,
     *,
     name: Annotated[str | None, Parameter(help="Only of this series; the settings file's if one is given.")] = None,
-    limit: Annotated[int, Parameter(help="Only the newest ones.", validator=AT_LEAST_1)] = 20,
+    limit: Annotated[int, Parameter(help="Only the N newest runs.", validator=AT_LEAST_1)] = 20,
     format_: RowForm = "table",
 ) -> None:
-    """List the runs, newest first; packrank sql runs has all that is known of them."""
+    """List the runs, newest first; packrank sql runs shows them in full."""
     from tasks.report.run_lookup import write_runs
 
     path, series = find_database(database)
@@ -294,7 +294,7 @@ def runs(
 def explain(
     run_id: RunId, query_id: str, /, *, texts: bool = True, database: Database = None, format_: RowForm = "table"
 ) -> None:
-    """Show one query's windows, answers, cuts, and its order before and after; --no-texts reads no input for it."""
+    """Show one query's windows, answers, cuts, and its order before and after; --no-texts does not read the input."""
     from tasks.report.explain import explain_query
     from tasks.report.table_formats import write_tables
 
@@ -349,7 +349,7 @@ def study(
     simulate: Annotated[
         bool, Parameter(help="All strategies with a synthetic comparator that errs: no engine, no files.", negative=())
     ] = False,
-    seed: Annotated[int, Parameter(help="With --simulate: names what is drawn.")] = 0,
+    seed: Annotated[int, Parameter(help="With --simulate: random seed.")] = 0,
     num_queries: Annotated[int, Parameter(help="With --simulate: how many lists.")] = 200,
     num_candidates: Annotated[int, Parameter(help="With --simulate: candidates of each list.")] = 100,
     noise: Annotated[float, Parameter(help="With --simulate: in standard deviations of relevance.")] = 0.5,
@@ -405,7 +405,7 @@ def report(
 ) -> None:
     """Write one run as one HTML page that needs no network, and print its path.
 
-    Of inputs that are URLs with secrets no run knows the secrets: give the settings file.
+    A run does not store the secrets of input URLs: for such inputs give the settings file.
     """
     from tasks.report.run_report import report_run
     from tasks.settings import load_settings
@@ -417,7 +417,7 @@ def report(
 
 @app.command
 def publish(run_id: RunId, /, *, database: Database = None, set_: StoreOverrides = ()) -> None:
-    """Show a complete run whose checks passed in latest_scores; of a published one, write its export again."""
+    """Publish a complete run, if its checks passed, to latest_scores; for a published run, write its export again."""
     from tasks.store.publication import publish_by_hand
 
     for line in publish_by_hand(*find_run(database, run_id), read_overrides(set_)):
@@ -426,7 +426,7 @@ def publish(run_id: RunId, /, *, database: Database = None, set_: StoreOverrides
 
 @app.command
 def unpublish(run_id: RunId, /, *, database: Database = None, set_: StoreOverrides = ()) -> None:
-    """Take a published run back, with its export: latest_scores shows the night before."""
+    """Unpublish a run and withdraw its export: latest_scores then shows the night before."""
     from tasks.store.publication import unpublish_by_hand
 
     for line in unpublish_by_hand(*find_run(database, run_id), read_overrides(set_)):
@@ -441,9 +441,9 @@ def export(
     output: Annotated[Path, Parameter(help="File to write; replaced when the new one is complete.")],
     format_: Annotated[
         Literal["trec", "parquet", "jsonl"] | None,
-        Parameter(name="--format", help="As the file's name ends if not given: .parquet, .jsonl, .trec, .run or .txt."),
+        Parameter(name="--format", help="By the file's extension if not given: .parquet, .jsonl, .trec, .run or .txt."),
     ] = None,
-    top_k: Annotated[int | None, Parameter(help="Only the first so many of each query.")] = None,
+    top_k: Annotated[int | None, Parameter(help="Only the first N candidates of each query.")] = None,
     database: Database = None,
 ) -> None:
     """Write a finished run's order to a file for other tools."""
@@ -466,7 +466,7 @@ def import_(
     rankllm: Annotated[str | None, Parameter(help="RankLLM requests, JSON or JSONL; instead of those three.")] = None,
     qrels: Annotated[str | None, Parameter(help="Judgments: TREC qrels or BEIR's tsv.")] = None,
 ) -> None:
-    """Make our Parquet input of TREC, BEIR or RankLLM files."""
+    """Convert TREC, BEIR or RankLLM files to packrank's Parquet input."""
     from tasks.evaluation.file_import import ImportSources, import_files
     from tasks.report.summary_tables import print_tables
 
@@ -483,7 +483,7 @@ def settings(
     *,
     format_: RowForm = "table",
 ) -> None:
-    """Say which keys a settings file may have: their defaults, what they may be, and what they mean."""
+    """List the keys of a settings file with their defaults, allowed values and meanings."""
     from tasks.report.table_formats import write_tables
     from tasks.tools.settings_page import settings_tables
 
@@ -499,7 +499,7 @@ def doctor(
     engine: Annotated[bool, Parameter(help="Start the engine; --no-engine leaves that out.")] = True,
     format_: RowForm = "table",
 ) -> None:
-    """Say what is installed, which device, whether the model loads and the database can be locked."""
+    """Show what is installed, which device there is, and whether the model loads and the database can be locked."""
     from tasks.report.table_formats import write_tables
     from tasks.system.environment import checkout_path
     from tasks.tools.doctor import examine, raise_if_unwell

@@ -30,7 +30,7 @@ def exit_codes() -> Iterator[None]:
     except PackrankError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted; what was committed is kept, the same command goes on from there.", INTERRUPTED_EXIT)
+        _fail("interrupted; committed work is kept, and the same command continues from there.", INTERRUPTED_EXIT)
     except SystemExit as end:
         _leave_without_prefect(end.code if isinstance(end.code, int) else 1)
         raise
@@ -50,7 +50,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _usage_text(error: CycloptsError) -> str:
-    wanted = " Wanted YYYY-MM-DD." if isinstance(error, CoercionError) and error.target_type is date else ""
+    wanted = " Expected YYYY-MM-DD." if isinstance(error, CoercionError) and error.target_type is date else ""
     command = " ".join(("packrank", *(error.command_chain or ())))
     return f"{' '.join(str(error).split())}{wanted} See {command} --help."
 
@@ -67,5 +67,5 @@ def _leave_without_prefect(code: int) -> None:
         from flows.messenger import leave, prefect_is_gone
 
         if prefect_is_gone():
-            say("packrank: Prefect was not told how this ended: its server does not answer.", sys.stderr)
+            say("packrank: Prefect was not notified of the outcome: its server does not answer.", sys.stderr)
             leave(code)

@@ -17,7 +17,7 @@ Overrides = Annotated[
     tuple[str, ...],
     Parameter(
         name="--set",
-        help="section.key=value over the settings file; section.key=none takes one back; may be repeated.",
+        help="section.key=value overrides the settings file; section.key=none unsets a key; may be repeated.",
         negative=(),
         show_default=False,
     ),
@@ -26,7 +26,7 @@ StoreOverrides = Annotated[
     tuple[str, ...],
     Parameter(
         name="--set",
-        help="store.key=value over the run's own settings; may be repeated.",
+        help="store.key=value overrides the run's own settings; may be repeated.",
         negative=(),
         show_default=False,
     ),
@@ -34,7 +34,7 @@ StoreOverrides = Annotated[
 Measures = Annotated[
     tuple[str, ...],
     Parameter(
-        help="As ir-measures writes it; may be repeated. nDCG@10, AP, RR, R@100 if not given.",
+        help="Measure, in ir-measures syntax; may be repeated. nDCG@10, AP, RR, R@100 if not given.",
         negative=(),
         show_default=False,
     ),
@@ -56,11 +56,11 @@ RowForm = Annotated[
     Literal["table", "json", "csv"], Parameter(name="--format", help="json and csv have values instead of words.")
 ]
 Night = Annotated[date | None, Parameter(help="Logical date; the schedule's last fire time if not given.")]
-LimitQueries = Annotated[int | None, Parameter(help="Only the first ones, for a trial.", validator=AT_LEAST_1)]
+LimitQueries = Annotated[int | None, Parameter(help="Only the first N queries, for a trial.", validator=AT_LEAST_1)]
 Publish = Annotated[bool, Parameter(help="Show the result in latest_scores once the checks passed.", negative=())]
 Full = Annotated[bool, Parameter(help="Every query: reuse nothing of the last published night.", negative=())]
 Verbose = Annotated[bool, Parameter(help="Print all of the run's tables, before its result.", negative=())]
-AsFlow = Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")]
+AsFlow = Annotated[bool, Parameter(help="Run as a Prefect flow run; --no-prefect runs without Prefect.")]
 
 
 def read_overrides(texts: tuple[str, ...]) -> dict[str, object]:

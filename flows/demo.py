@@ -7,7 +7,7 @@ from rich.console import Console
 
 SETTINGS, MODEL = "configs/sample.toml", "models/sample"
 NOTES = (
-    "This model is too small to rank a list. Its list-wise step gains nothing that can be told from noise:",
+    "This model is too small to rank a list. Its list-wise step gains nothing distinguishable from noise:",
     "nDCG@10 is 0.5331 with the point-wise step alone and 0.5470 with both (24 queries, docs/log.md).",
     "For your own data copy {own}, which asks this model point-wise, or names presets for a GPU.",
 )
@@ -16,11 +16,11 @@ NOTES = (
 def demo(
     *,
     dry_run: Annotated[bool, Parameter(help="Stage and plan only: no engine, nothing written.", negative=())] = False,
-    prefect: Annotated[bool, Parameter(help="As a Prefect flow run; --no-prefect runs the loop plainly.")] = True,
+    prefect: Annotated[bool, Parameter(help="Run as a Prefect flow run; --no-prefect runs without Prefect.")] = True,
 ) -> None:
-    """Rank the sample that comes with packrank, by a small model.
+    """Rank the bundled sample with a small model.
 
-    Both lie in var/ and models/ of the checkout, or, of an installed wheel, of the folder in which it is started. The
+    Both are in var/ and models/ of the checkout, or, with an installed wheel, of the working directory. The
     model is built first if it is not there.
     """
     from flows.night_runner import run_as_flow, run_plainly

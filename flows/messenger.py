@@ -1,4 +1,4 @@
-"""What Prefect is told for people to look at, and how a flow ends when its server is gone.
+"""Sends progress and reports to Prefect's pages, and ends a flow when its server is gone.
 
     flow --send--> Messenger's own thread --> Prefect's API
 
@@ -135,8 +135,8 @@ class Messenger:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "Prefect could not be told what is only shown there (progress, reports): %s: %s. The night goes on; "
-                "further failures are not told.",
+                "Could not send progress or a report to Prefect: %s: %s. The night continues; "
+                "further failures are not logged.",
                 type(error).__name__,
                 first_line(error),
             )
@@ -196,7 +196,7 @@ def ends_without_prefect(on_error: Callable[[Exception], None] | None = None) ->
     if not prefect_answers(0.0 if interrupted else RETURN_S):
         told = "went through" if outcome is None else f"ended by {type(outcome).__name__}: {first_line(outcome)}"
         flow_run = current_flow_run()
-        logger.error("flow run %s %s. Prefect was not told: its server does not answer.", flow_run.id, told)
+        logger.error("flow run %s %s. Prefect was not notified: its server does not answer.", flow_run.id, told)
         if flow_run.deployment_id is not None:
             if on_error is not None and isinstance(outcome, Exception):
                 on_error(outcome)

@@ -237,7 +237,7 @@ def _show_result(prepared: PreparedNight, console: Console, *, was_done: bool, v
             print_tables(summarise(night.store, night.run_id), console)
         headline = read_headline(night.store, night.run_id, prepared.found.inputs)
     except StoreError as error:
-        logger.warning("what came of the night is not shown: %s", error)
+        logger.warning("cannot show the night's result: %s", error)
         return
     places = {"page": Workspace(night.store.path).report(night.run_id), "database": night.store.path}
     found = {name: path for name, path in places.items() if path.exists()}

@@ -47,7 +47,7 @@ def report_night(night: Night, messenger: Messenger) -> None:
         tables = [table for table in summarise(night.store, night.run_id) if not table.alarm]  # the headline has those
         report = to_report(night.store, headline, page)
     except Exception as error:
-        logger.warning("run_id=%s its tables are not shown: %s", night.run_id, first_line(error))
+        logger.warning("run_id=%s cannot show its tables: %s", night.run_id, first_line(error))
         return
     told = f"{night.run_id}: {headline.sentence}"
     messenger.send_text(SUMMARY_KEY, headline.to_markdown() + to_markdown(tables), told)
@@ -59,7 +59,7 @@ def headline_of(night: Night) -> Headline | None:
     try:
         return read_headline(night.store, night.run_id, {})
     except Exception as error:
-        logger.warning("run_id=%s what came of it is not shown: %s", night.run_id, first_line(error))
+        logger.warning("run_id=%s cannot show its result: %s", night.run_id, first_line(error))
         return None
 
 

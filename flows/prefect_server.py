@@ -145,7 +145,7 @@ def deploy(env: dict[str, str]) -> None:
 
 
 def environment(state: Path, api_url: str | None = None) -> dict[str, str]:
-    """What a Prefect process of ours is started with; what the caller has set already stands."""
+    """The environment of our Prefect processes; variables that the caller has set are kept."""
     own = {
         "PACKRANK_HOME": str(ROOT),
         "PREFECT_WORKER_QUERY_SECONDS": "5",
@@ -230,7 +230,7 @@ def _require_workers(state: Path, num_workers: int) -> None:
     stack = _read_stack(state)
     found = 0 if stack is None else len(stack.worker_pids)
     if found != num_workers:
-        raise PackrankError(f"up: a server runs with {found} workers, wanted {num_workers}. `make down` first.")
+        raise PackrankError(f"up: a server runs with {found} workers, expected {num_workers}. Run `make down` first.")
 
 
 def _prefect(env: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":

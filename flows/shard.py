@@ -2,8 +2,8 @@
 
     night's flow  --run_deployment-->  work pool of the shards  -->  a worker for each GPU  -->  rerank-shard
 
-Whether a shard is done, and whether a process is at it, is read from the spool: Prefect's word alone is not taken for
-it, since it shows a flow run whose machine is gone as Running. Knows nothing of how a shard is ranked.
+Whether a shard is done, and whether a process is ranking it, is read from the spool. Prefect's state alone is not
+trusted, since Prefect shows a flow run whose machine is gone as Running. Knows nothing of how a shard is ranked.
 """
 
 import logging
@@ -140,7 +140,7 @@ class ShardRuns:
         if state is None:  # the shards go on without the server
             return each.folder if each.folder.is_done else None
         if state.is_running() and _is_lost(each, time.monotonic()):
-            state = Crashed(message=f"nobody holds its lock since {LOST_S:.0f} s: its process is gone")
+            state = Crashed(message=f"its lock has been free for {LOST_S:.0f} s: its process is gone")
             server.set_state(each.flow_run_id, state)
         return _conclude(each, state) if state.is_final() else None
 
@@ -253,7 +253,7 @@ def _conclude(each: _Watched, state: State[Any]) -> ShardFolder | PackrankError 
             f"{told}. It was started {each.num_starts} times; flow run {each.flow_run_id} has the log. Run the same "
             "command again: only what is missing is ranked."
         )
-    logger.warning("%s. It is started once more.", told)
+    logger.warning("%s. Starting it once more.", told)
     each.flow_run_id = each.unheld_since = None
     return None
 

@@ -1,1 +1,1 @@
-"""What a night does, in rooms along the data's path: read, schedule, prompt, pack, generate, answer, keep, judge."""
+"""A night's steps, in packages along the data's path: read, schedule, prompt, pack, generate, answer, keep, judge."""

@@ -43,7 +43,7 @@ create table runs (
     elapsed_s double generated always as ((epoch_ms(finished_at) - epoch_ms(started_at)) / 1000) virtual
 );
 
-comment on table runs is 'One row a run: which night, on which input and settings, by which model, with what end.';
+comment on table runs is 'One row per run: its night, input, settings, model and result.';
 comment on column runs.run_id is '{night}-{name}-{8 hex digits of settings and input}, -rN for a repeated run';
 comment on column runs.name is 'The series that the run belongs to; latest_scores has one published run of each';
 comment on column runs.night is 'Logical date: the schedule''s last fire time not after the start, in the schedule''s time zone';

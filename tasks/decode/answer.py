@@ -208,7 +208,7 @@ class DecodeMode(ABC):
         """
 
     def prior(self, generation: Generation) -> tuple[float, ...] | None:
-        """What may be taken off, by place; None where the answer to a content-free prompt is no use."""
+        """What may be subtracted, by position; None if the answer to a content-free prompt is unusable."""
         return None
 
     def pretend(self, prompt: Prompt) -> Generation:

@@ -35,7 +35,7 @@ class Packer:
         self._num_prompts = self._num_tokens = 0
 
     def try_add(self, prompt: Prompt) -> bool:
-        """Takes the prompt; false: it does not fit any more. Where there is none yet any prompt fits."""
+        """Admits the prompt, or returns false if it no longer fits. The first prompt always fits."""
         needed, budget = needed_blocks(prompt, self._limits), self.budget
         fits = (
             prompt.has_one_token_answer == budget.one_token_answers

@@ -110,7 +110,7 @@ def _table(where: str, result: Any) -> BenchmarkTable:
         value = result.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             hint = " Run with --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 99." if "_ms" in name else ""
-            raise InputError(f"{where}: {name} is {'missing' if value is None else 'no number'}.{hint}")
+            raise InputError(f"{where}: {name} is {'missing' if value is None else 'not a number'}.{hint}")
     if result["completed"] <= 0:
         raise InputError(f"{where}: completed is {result['completed']}: no request was answered.")
     ttft, tpot, e2el, p99 = (result[name] / MS for name in NEEDED_MS)

@@ -163,7 +163,7 @@ class _Stream:
         """
         request = self._open.pop(output.request_id, None)
         if request is None:
-            raise EngineError(f"an output for {output.request_id}, which was not asked or was answered before")
+            raise EngineError(f"vLLM answered {output.request_id}, which was not asked or was already answered")
         require_same_prompt(request.request_id, request.prompt_token_ids.tolist(), output)
         answer = answer_of(request, output)
         if output.request_id in self._thoughts:
@@ -183,20 +183,20 @@ def _build(start: Start) -> Any:
 
     if not __version__.startswith(f"{VLLM_SERIES}."):
         raise ConfigError(
-            f"engine: vLLM {__version__} is installed, but packrank drives {VLLM_SERIES} alone. `make` installs it."
+            f"engine: vLLM {__version__} is installed, but packrank supports only {VLLM_SERIES}. `make` installs it."
         )
     known = {field.name for field in fields(EngineArgs)}
     for key in start.keywords:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
-            raise ConfigError(f"[engine] {key}: vLLM knows no such setting.{f' Is it {close[0]}?' if close else ''}")
+            raise ConfigError(f"[engine] {key}: vLLM has no such setting.{f' Is it {close[0]}?' if close else ''}")
     watched = {"enable_logging_iteration_details": True} if start.timeline else {}
     keywords = {"disable_log_stats": False, "use_tqdm_on_load": False, **watched, **start.keywords}
     if not (start.draws and current_platform.is_cpu()):
         return LLM(**keywords)
     if keywords.get("enable_chunked_prefill"):
         raise ConfigError(
-            "[engine] enable_chunked_prefill: true, but vLLM's CPU engine prefills a prompt that draws whole. "
+            "[engine] enable_chunked_prefill: true, but vLLM's CPU engine must prefill a sampled prompt whole. "
             "Leave the key out, or set [prompt] sampling = {temperature = 0.0}."
         )
     llm = LLM(**(keywords | {"enable_chunked_prefill": False}))
@@ -216,7 +216,7 @@ def _require_whole_prefills(llm: Any) -> None:
     groups = cache_groups(llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.coordinator)
     if any(group.kind == MAMBA for group in groups):
         raise ConfigError(
-            "[prompt] sampling: vLLM's CPU engine cannot draw with a seed for a model with Mamba or linear-attention "
+            "[prompt] sampling: vLLM's CPU engine cannot sample with a seed for a model with Mamba or linear-attention "
             "layers. Set [prompt] sampling = {temperature = 0.0}, or use a GPU."
         )
 

@@ -50,7 +50,7 @@ def engine_options(settings: Settings, driver: Driver, scratch: Path, log_path: 
     )
     if keywords.get("dtype", "auto") == "auto" and emulates_bfloat16():  # vLLM takes float32 weights as bfloat16, too
         logger.info(
-            "dtype=float32: this CPU would emulate bfloat16, some 69 times slower. [engine] dtype says otherwise."
+            "dtype=float32: this CPU would emulate bfloat16, some 69 times slower. Set [engine] dtype to override."
         )
         keywords["dtype"] = "float32"
     if isinstance(keywords.get("hf_token"), str):  # vLLM logs its arguments, and an error may show them

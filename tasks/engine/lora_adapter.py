@@ -61,10 +61,10 @@ def read_lora_adapter(folder: Path) -> LoraAdapter:
         raise ConfigError(f"{where}: no {missing} in it. Give a folder as PEFT saves it.")
     config = read_model_object(folder / CONFIG)
     if config.get("peft_type", "LORA") != "LORA":
-        raise ConfigError(f"{where}: {CONFIG} has peft_type = {config['peft_type']!r}, wanted 'LORA'.")
+        raise ConfigError(f"{where}: {CONFIG} has peft_type = {config['peft_type']!r}, expected 'LORA'.")
     ranks = [config.get("r"), *(config.get("rank_pattern") or {}).values()]
     if not all(type(rank) is int and 1 <= rank <= RANKS[-1] for rank in ranks):
-        raise ConfigError(f"{where}: {CONFIG} has the ranks {ranks}, wanted whole numbers from 1 to {RANKS[-1]}.")
+        raise ConfigError(f"{where}: {CONFIG} has the ranks {ranks}, expected whole numbers from 1 to {RANKS[-1]}.")
     return LoraAdapter(folder, weights, max(ranks), str(config.get("base_model_name_or_path")))
 
 

@@ -253,7 +253,7 @@ class EngineOnDemand:
                 self._on_ready(self._process.wait_until_ready())
                 if number > 1:
                     logger.warning(
-                        "engine started without the caches in %s: if it needs that again, remove them", caches
+                        "engine started without the caches in %s: if this happens again, remove them", caches
                     )
             except EngineError as error:
                 self.kill()

@@ -120,7 +120,7 @@ def _find_target(request: EvaluationRequest) -> _Target:
         run = find_newest_run(database, settings)
         return _Target(run, store_at(database, settings.store), settings.inputs)
     if request.overrides:
-        raise ConfigError(f"--set goes with a settings file, {request.target!r} is a run. Leave --set out.")
+        raise ConfigError(f"--set needs a settings file, but {request.target!r} is a run. Leave --set out.")
     store = StoreSettings()
     database = request.database or checkout_path(store.database)
     return _Target(find_ranked_run(database, request.target), store_at(database, store), None)

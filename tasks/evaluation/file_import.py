@@ -132,7 +132,7 @@ def _import_requests(folder: Path, sources: ImportSources) -> Imported:
     documents = _request_documents(sources.rankllm, queries, rows)
     num_documents = _write_rows(folder / "documents.parquet", DOCUMENTS, documents)
     if not rows:
-        raise InputError(f"{sources.rankllm}: no request with candidates. Wanted RankLLM's requests.")
+        raise InputError(f"{sources.rankllm}: no request with candidates. Expected RankLLM's requests.")
     texts = ({"query_id": query_id, "text": text} for query_id, text in queries.items())
     return Imported(
         folder=folder,
@@ -168,7 +168,7 @@ def _write_judgments(folder: Path, path: str | None) -> int | None:
 def _read_run(path: str) -> pd.DataFrame:
     rows = named_columns(path, read_columns(path), "query_id Q0 doc_id rank score tag")
     if rows.empty:
-        raise InputError(f"{path}: no line. Wanted a TREC run: query_id Q0 doc_id rank score tag.")
+        raise InputError(f"{path}: no lines. Expected a TREC run: query_id Q0 doc_id rank score tag.")
     rows["rank"] = numbers(path, rows["rank"], r"[+-]?[0-9]{1,18}", "a whole number of at most 18 digits")
     rows["score"] = numbers(path, rows["score"], ".+", "a number")
     again = rows[rows.duplicated(["query_id", "doc_id"])]

@@ -45,7 +45,7 @@ def form_of(output: Path) -> ExportForm:
         ConfigError: it ends in none that is known.
     """
     if output.suffix not in FORMS:
-        raise ConfigError(f"--output {output}: {', '.join(FORMS)} say the form; for another name give --format.")
+        raise ConfigError(f"--output {output}: the extension must be one of {', '.join(FORMS)}; else give --format.")
     return FORMS[output.suffix]
 
 
@@ -66,9 +66,9 @@ def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, t
         PackrankError: no such run, an unfinished one, or the file cannot be written.
     """
     if top_k is not None and top_k < 1:
-        raise ConfigError(f"--top-k {top_k}: wanted 1 or more.")
+        raise ConfigError(f"--top-k {top_k}: expected 1 or more.")
     if output.is_dir() or not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: wanted a file in a folder that is there.")
+        raise ConfigError(f"--output {output}: expected a file in an existing folder.")
     run = find_ranked_run(database, run_id)
     write = {"trec": _trec_writer(run.name), "parquet": _write_parquet, "jsonl": _write_jsonl}[form]
     tally = Tally()

@@ -67,7 +67,7 @@ def draw_queries(queries: Sequence[int], most: int) -> list[int]:
 def count_demand(
     staged: StagedInput, recipe: Recipe, queries: Sequence[int], num_queries: int, agreement: float
 ) -> Demand:
-    """What the queries ask if the model agrees with the first stage so far.
+    """What the queries ask if the model agrees with the first stage to the given degree.
 
     Args:
         staged: where they are.

@@ -2,8 +2,8 @@
 
     rates x demand -> a time range, GPU-hours        progress x time left -> at risk, passed
 
-Seconds a prompt are interpolated between the prompt lengths that were measured: attention makes long prompts dearer a
-token, and each prompt has a price of its own. All prompt tokens count as computed, though a prefix cache may hold some.
+Seconds per prompt are interpolated between the measured prompt lengths: attention makes long prompts cost more per
+token, and each prompt has a fixed cost. All prompt tokens count as computed, though a prefix cache may hold some.
 Knows nothing of engines, files or databases.
 """
 
@@ -66,7 +66,7 @@ class Rates(Section):
         if self.decode_tokens_per_s is None:
             raise ConfigError(
                 f"rates ({self.source}): answers are up to {demand.output_tokens.max()} tokens long, but there is no "
-                "rate of decoding. Give --rates prefill=...,decode=..., or measure with packrank bench."
+                "decode rate. Give --rates prefill=...,decode=..., or measure with packrank bench."
             )
         seconds: np.ndarray = prefill_s + further / self.decode_tokens_per_s
         return seconds
@@ -171,7 +171,7 @@ def parse_rates(text: str) -> Rates:
         return Rates(prefill=(prefill,), decode_tokens_per_s=decode)
     except ValueError as error:  # pydantic's is one
         raise ConfigError(
-            f"--rates {text}: wanted prefill=50000,decode=3000 (tokens a second, above 0), or a file of packrank bench."
+            f"--rates {text}: expected prefill=50000,decode=3000 (tokens/s, above 0), or a file from packrank bench."
         ) from error
 
 
@@ -189,7 +189,7 @@ def parse_duration(text: str) -> float:
         sum(int(part or 0) * unit for part, unit in zip(matched.groups(), (3600, 60, 1), strict=True)) if matched else 0
     )
     if not seconds:
-        raise ConfigError(f"--deadline {text}: wanted a duration such as 4h30m, 90m or 3600 (seconds).")
+        raise ConfigError(f"--deadline {text}: expected a duration such as 4h30m, 90m or 3600 (seconds).")
     return float(seconds)
 
 
@@ -201,7 +201,7 @@ def parse_parameters(text: str) -> float:
     """
     matched = re.fullmatch(r"(\d+(?:\.\d+)?)([BM])", text)
     if not matched or not float(matched[1]):
-        raise ConfigError(f"--estimate {text}: wanted a number of parameters such as 8B or 600M.")
+        raise ConfigError(f"--estimate {text}: expected a number of parameters such as 8B or 600M.")
     return float(matched[1]) * {"B": 1e9, "M": 1e6}[matched[2]]
 
 
@@ -222,7 +222,7 @@ def half_width(by_query: np.ndarray, num_queries: int) -> float:
     num_drawn = len(by_query)
     if num_drawn < 2 or num_drawn >= num_queries:
         return 0.0
-    left = 1 - num_drawn / num_queries  # drawn without putting back
+    left = 1 - num_drawn / num_queries  # drawn without replacement
     return float(NORMAL_95 * num_queries * by_query.std(ddof=1) * math.sqrt(left / num_drawn))
 
 

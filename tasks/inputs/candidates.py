@@ -173,7 +173,7 @@ def _warn_of_contradictions(
     """Scores that rise with the rank are distances, or of something else than the rank."""
     where = f"{candidates.source}: {candidates.files[0].path}"
     is_lower = limits.lower_score_is_better
-    distance = "is no distance" if is_lower else "is a distance"
+    distance = "is not a distance" if is_lower else "is a distance"
     advice = f"[inputs] lower_score_is_better = {str(not is_lower).lower()} if the score {distance}"
     if has_rank:
         (found,) = database.query("staging/count_contradictions").to_pylist()
@@ -189,7 +189,7 @@ def _warn_of_contradictions(
             )
     elif "dist" in candidates.column("score").file_name.lower() and not is_lower:
         logger.warning(
-            '%s: lists are ordered by column %r, the highest first. Set %s, or order_by = "score" if it is none.',
+            '%s: lists are ordered by column %r, the highest first. Set %s, or order_by = "score" if it is not.',
             where,
             candidates.column("score").file_name,
             advice,
@@ -218,7 +218,7 @@ def _check_order_is_known(database: Database, inputs: dict[str, ParquetInput], l
     wanted = "score, which [inputs] order_by names" if by_score else "rank or a score"
     raise InputError(
         f"{source.source}: {source.files[0].path}: none of {found['num_rows']} rows has a {wanted} (null, NaN and "
-        "infinity are none): the first-stage order is unknown. Write one."
+        "infinity do not count): the first-stage order is unknown. Write one."
     )
 
 

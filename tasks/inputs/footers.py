@@ -1,6 +1,6 @@
 """Opens a Parquet file as far as its footer, within limits, and tells later whether it is still the same file.
 
-Knows nothing of columns that anybody wants.
+Knows nothing of the columns that are needed.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def _parse_errors(where: str) -> Iterator[None]:
         raise
     except Exception as error:  # of damaged bytes pyarrow makes many kinds
         if "limit" in str(error):  # of nesting, texts and lists in a footer
-            raise InputError(f"{where}: beyond what is read: {first_line(error)}") from error
+            raise InputError(f"{where}: exceeds a limit of the reader: {first_line(error)}") from error
         raise InputNotReady(f"{where}: not a complete Parquet file: {first_line(error)}") from error
 
 
@@ -122,7 +122,7 @@ def _footer_bytes(where: str, stream: fsspec.spec.AbstractBufferedFile, size: in
         raise InputError(f"{where}: its footer is encrypted. Write it without encryption.")
     if magic != MAGIC:
         raise InputError(
-            f"{where}: not a Parquet file (it does not start with PAR1). Text is read by its name: *.csv, *.tsv, "
+            f"{where}: not a Parquet file (it does not start with PAR1). Text is recognised by name: *.csv, *.tsv, "
             "*.jsonl, also with .gz; a TREC run: *.run."
         )
     stream.seek(max(size - 8, 0))

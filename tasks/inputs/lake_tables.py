@@ -1,6 +1,6 @@
-"""Tells tables of the lake formats from plain Parquet: their logs say which files count, and we do not read those.
+"""Distinguishes tables of the lake formats from plain Parquet: their logs, which are not read, say which files count.
 
-Read as plain files, rows that the table has deleted come back. Knows nothing of what is in a file.
+If such a table were read as plain files, its deleted rows would come back. Knows nothing of what is in a file.
 """
 
 import posixpath

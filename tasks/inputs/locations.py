@@ -172,7 +172,7 @@ def _files_below(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
         found += [posixpath.join(folder, name) for name in files]
     for file in found:
         if not os.path.exists(file) and not _is_hidden(path, file):
-            raise InputNotReady(f"{file}: a link that leads nowhere ({os.path.realpath(file)} is not there).")
+            raise InputNotReady(f"{file}: a broken link ({os.path.realpath(file)} does not exist).")
     return sorted(found)
 
 
@@ -180,7 +180,7 @@ def _check_is_no_circle(path: str, folder: str, link: str) -> None:
     target = os.path.realpath(link)
     while len(folder) >= len(path):
         if f"{os.path.realpath(folder)}/".startswith(f"{target}/"):
-            raise InputError(f"{link}: a link to a folder in which it lies ({target}). Remove it.")
+            raise InputError(f"{link}: a link to a folder that contains it ({target}). Remove it.")
         folder = posixpath.dirname(folder)
 
 
@@ -210,7 +210,7 @@ def _data_files(source: str, where: str, found: _Found) -> list[str]:
     }
     if len(kinds) > 1:
         raise InputError(
-            f"{where}: files of several kinds (*.{', *.'.join(sorted(kinds))}). Name those of one by a glob."
+            f"{where}: files of several kinds (*.{', *.'.join(sorted(kinds))}). Select one kind with a glob."
         )
     return paths
 
@@ -231,7 +231,7 @@ def _check_is_no_table(source: str, where: str, found: _Found) -> None:
                 break
     if told is not None:
         raise InputError(
-            f"{where}: {told[0]}. Which of its files count stands in its log, which is not read: deleted rows would "
+            f"{where}: {told[0]}. Its log, which packrank does not read, says which files count: deleted rows would "
             f"come back. Write its rows as plain Parquet: {told[1].format(path=table, source=source)}"
         )
 
@@ -252,7 +252,7 @@ def _check_dated_files(where: str, paths: list[str]) -> None:
             told = " to ".join("-".join(f"{number:02d}" for number in day) for day in (days[0], days[-1]))
             raise InputError(
                 f"{where}: the files in {folder} are named after {len(days)} dates ({told}), so they may be several "
-                "nights. Put each date into a folder (dt=YYYY-MM-DD), or name the files that are meant by a glob."
+                "nights. Put each date into a folder (dt=YYYY-MM-DD), or select the files with a glob."
             )
 
 
@@ -262,5 +262,5 @@ def _check_marker(source: str, filesystem: fsspec.AbstractFileSystem, folder: st
         is_there = filesystem.exists(path)
     if not is_there:
         raise InputNotReady(
-            f"{source}: {path}: the marker [inputs.markers] {source} is not there, so the input is not whole yet."
+            f"{source}: {path}: the marker [inputs.markers] {source} is missing, so the input is not complete yet."
         )

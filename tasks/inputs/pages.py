@@ -130,7 +130,7 @@ class PageGuard:
             self._stream.seek(position)
             header = read_page_header(self._stream.read(MAX_HEADER_BYTES))
         if header is None or header.compressed_bytes < 0:
-            raise InputError(f"{self.where}: damaged: at byte {position:,} a page was to begin. Write the file again.")
+            raise InputError(f"{self.where}: damaged: expected a page at byte {position:,}. Write the file again.")
         return header
 
     def _pass(self, chunk: _Chunk, beginning: bytes) -> None:

@@ -105,7 +105,7 @@ def open_input(source: str, path: str, columns: Sequence[Column], wanted: Wanted
     if opened.num_rows == 0 and not allow_empty:
         raise InputError(
             f"{source}: {files[0].path}: 0 rows. An empty night is an error; "
-            "set [inputs] allow_empty = true if it is meant."
+            "set [inputs] allow_empty = true if it is intended."
         )
     return opened
 
@@ -246,4 +246,4 @@ def check_partition_setting(partition: str | None, inputs: Sequence[ParquetInput
     if partition is None:
         return
     if not any(opened.partition is not None and is_same_partition(opened.partition, partition) for opened in inputs):
-        raise ConfigError(f"[inputs] partition = {partition!r}: no input lies in folders named so.")
+        raise ConfigError(f"[inputs] partition = {partition!r}: no input has folders of that name.")

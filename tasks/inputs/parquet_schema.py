@@ -116,7 +116,7 @@ def check_schema(source: str, file: InputFile, columns: Sequence[Column]) -> Non
             continue
         raise InputError(
             f"{source}: {file.path}: column {column.file_name!r} holds {found} in {file.num_rows} rows, "
-            f"wanted {WANTED[column.kind]}.{_cast_hint(column, found)}"
+            f"expected {WANTED[column.kind]}.{_cast_hint(column, found)}"
         )
 
 

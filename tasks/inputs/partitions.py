@@ -88,7 +88,7 @@ def choose_partition(where: str, paths: Mapping[str, Folders], asked: NightFolde
     if undated and not asked.is_glob:
         raise InputError(
             f"{where}: {len(undated)} of {len(paths)} files are not in a folder with a date, as the others are "
-            f"({undated[0]}). Move them, or name the files that are meant by a glob."
+            f"({undated[0]}). Move them, or select the files with a glob."
         )
     if key is None or undated:
         if not asked.is_glob:
@@ -246,7 +246,7 @@ def _newest(where: str, key: str, dated: list[Partition], asked: NightFolders) -
         source = where.partition(":")[0]
         raise InputNotReady(
             f"{where}: no partition {own} (the newest before it is {_said(newest)}). "
-            f"Name {source} in [inputs] may_be_older if that one will do."
+            f"Name {source} in [inputs] may_be_older to accept that one."
         )
     return newest
 

@@ -112,7 +112,7 @@ def read_judgments(path: str) -> tuple[pa.Table, str]:
     else:
         rows = named_columns(path, rows, "query_id 0 doc_id relevance")
     if rows.empty:
-        raise InputError(f"{path}: no judgments. Wanted a TREC qrels file, or a BEIR tsv with its header.")
+        raise InputError(f"{path}: no judgments. Expected a TREC qrels file, or a BEIR tsv with its header.")
     rows["relevance"] = numbers(path, rows["relevance"], r"[+-]?[0-9]{1,4}", GRADE, (LOWEST_GRADE, HIGHEST_GRADE))
     said = rows[QRELS.names]
     digest = sha256(said.to_csv(index=False).encode()).hexdigest()
@@ -129,7 +129,7 @@ def _parquet_rows(opened: ParquetInput) -> pa.Table:
             column = opened.column("relevance").file_name
             where = f"qrels: {file.path}: column {column!r}, query {row['query_id']!r}, document {row['doc_id']!r}"
             advice = "Name the column of judgments in [inputs.columns.qrels] relevance."
-            raise InputError(f"{where}: the relevance is {row['relevance']}, wanted {GRADE}. {advice}")
+            raise InputError(f"{where}: the relevance is {row['relevance']}, expected {GRADE}. {advice}")
         batches.append(batch)
     return pa.Table.from_batches(batches, schema=QRELS)
 

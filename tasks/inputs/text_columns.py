@@ -54,7 +54,7 @@ def named_columns(path: str, rows: "pd.DataFrame", names: str) -> "pd.DataFrame"
     counts = (rows != "").sum(axis=1)
     for line, count in counts[counts != len(wanted)][:1].items():
         raise InputError(
-            f"{path}, line {line}: {count} columns, wanted {len(wanted)} ({names}). Ids must not hold white space."
+            f"{path}, line {line}: {count} columns, expected {len(wanted)} ({names}). Ids must not hold white space."
         )
     return rows.iloc[:, : len(wanted)].set_axis(wanted, axis=1)
 
@@ -71,7 +71,7 @@ def numbers(
 
     values = pd.to_numeric(column.where(column.str.fullmatch(pattern)), errors="coerce")
     for line, text in column[~values.between(*limits)][:1].items():
-        raise InputError(f"{path}, line {line}: the {column.name} is {text!r}, wanted {wanted}. Write the line again.")
+        raise InputError(f"{path}, line {line}: the {column.name} is {text!r}, expected {wanted}. Rewrite the line.")
     return values
 
 

@@ -125,7 +125,7 @@ def _value(where: str, column: Column, found: Any) -> Any:
     wanted = WANTED_VALUES.get(column.kind, "a number, with a decimal point")
     said = json.dumps(found, ensure_ascii=False)
     said = said if len(said) <= 40 else f"{said[:40]}..."
-    raise InputError(f"{where}{column.file_name!r} is {said}, wanted {wanted}.")
+    raise InputError(f"{where}{column.file_name!r} is {said}, expected {wanted}.")
 
 
 def _num_chars(value: Any) -> int:
@@ -135,7 +135,7 @@ def _num_chars(value: Any) -> int:
 
 
 def _batch(columns: Sequence[Column], kept: list[list[Any]]) -> pa.RecordBatch:
-    """Texts with bytes that are no UTF-8, or half a character, as binary: who decodes them says so."""
+    """Texts with bytes that are no UTF-8, or half a character, as binary: the decoder reports them."""
     arrays = []
     for column, values in zip(columns, kept, strict=True):
         try:

@@ -1,6 +1,6 @@
 """The rows of a CSV file, of JSON Lines or of a TREC run, each with the line at which it ends; values are as written.
 
-A line has at most MAX_LINE_BYTES. Knows nothing of columns that anybody wants.
+A line has at most MAX_LINE_BYTES. Knows nothing of the columns that are needed.
 """
 
 import csv
@@ -81,7 +81,7 @@ def separator_and_names(where: str, path: str, head: bytes) -> tuple[str, list[s
         raise InputError(f"{where}: UTF-16. Write it as UTF-8 (Excel: CSV UTF-8).")
     if kind in ("jsonl", "ndjson", "json"):
         if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            raise InputError(f"{where}: one JSON array, wanted an object a line: jq -c '.[]' makes that of it.")
+            raise InputError(f"{where}: one JSON array, expected one object per line: convert it with jq -c '.[]'.")
         return JSON, []
     if kind in ("trec", "run"):
         return TREC, TREC_NAMES
@@ -113,7 +113,7 @@ def _json_rows(lines: Lines) -> Iterator[Row]:
         except (ValueError, RecursionError) as error:
             raise lines.error(f"not JSON: {first_line(error)}. Write the line again.") from error
         if not isinstance(row, dict):
-            raise lines.error(f"{type(row).__name__}, wanted an object.")
+            raise lines.error(f"{type(row).__name__}, expected an object.")
         yield lines.number, row
 
 
@@ -121,7 +121,7 @@ def _trec_rows(lines: Lines) -> Iterator[Row]:
     for line in lines:
         row = line.split()
         if row and len(row) != len(TREC_NAMES):
-            raise lines.error(f"{len(row)} columns, wanted 6 (query_id Q0 doc_id rank score tag).")
+            raise lines.error(f"{len(row)} columns, expected 6 (query_id Q0 doc_id rank score tag).")
         if row:
             yield lines.number, row
 

@@ -65,7 +65,7 @@ class PassageEncoder(Protocol):
 class TokenStore:
     """The passages by doc_index.
 
-    A small store is mapped. A large one is read by place, since all that was ever read of a mapping counts as this
+    A small store is mapped. A large one is read by offset, since all that was ever read of a mapping counts as this
     process's memory; what was read last is kept, as half of a window's passages were in the window before it.
     """
 

@@ -179,8 +179,8 @@ class Night:
     def publish(self) -> None:
         """Makes this the run of its night for `latest_scores`, if that was asked for and every check passed.
 
-        Then does what `[store]` wants done after that, also where an earlier start came only so far; what of it failed,
-        `conclude` tells.
+        Then does what `[store]` asks for after publishing, even if an earlier start got no further. `conclude` reports
+        what failed.
         """
         if not (self._is_published or (self.prepared.publish and not self._failed_checks())):
             return
@@ -260,7 +260,7 @@ def open_night(
     engine: EngineOnDemand | None = None,
     listeners: Sequence[OnProgress] = (),
 ) -> Iterator[Night]:
-    """Takes the run lock and the run up; on the way out the run's row tells how it ended.
+    """Takes the run lock, and starts or resumes the run; on exit the run's row records how it ended.
 
     A run that has nothing left to do is not taken up, and needs no lock.
 

@@ -1,4 +1,4 @@
-"""How far a night is, as one record that bars, artifacts and logs are told, and `[night] finish_by` held against it.
+"""A night's progress, as one record for bars, artifacts and logs, and the check of `[night] finish_by` against it.
 
 Knows nothing of who listens.
 """
@@ -108,8 +108,8 @@ class DeadlineWatch:
         if self._deadline is not None and not self.has_time:
             raise DeadlinePassed(
                 f"run {self._run_id}: [night] finish_by = {self._finish_by} has passed "
-                f"({self._deadline.ends_at:%Y-%m-%d %H:%M %Z}){so_far}. What was committed stays, nothing is "
-                "published. The same command goes on from there with a later time, --set night.finish_by=HH:MM, or "
+                f"({self._deadline.ends_at:%Y-%m-%d %H:%M %Z}){so_far}. Committed work is kept, nothing is "
+                "published. The same command continues from there with a later time, --set night.finish_by=HH:MM, or "
                 "without one, --set night.finish_by="
             )
 
@@ -117,7 +117,7 @@ class DeadlineWatch:
         if end > deadline.ends_at and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "run_id=%s finish_by=%s at risk: as it goes, the run ends at %s",
+                "run_id=%s finish_by=%s at risk: at this rate, the run ends at %s",
                 self._run_id,
                 self._finish_by,
                 end.astimezone(deadline.ends_at.tzinfo).strftime("%Y-%m-%d %H:%M %Z"),

@@ -36,14 +36,14 @@ DRAWN_QUERIES = 2_000  # of a run, for the share that is reused
 COUNTED_QUERIES = 1_000  # of these, for the night's own strategy: the sample's own error is then some 1 %
 COMPARED_QUERIES = 200  # for each other strategy, and while an engine waits
 
-NO_RATES_NOTE = "packrank bench measures this machine; --estimate 8B guesses for GPUs that are not at hand."
+NO_RATES_NOTE = "packrank bench measures this machine; --estimate 8B estimates GPUs that you do not have."
 ESTIMATE_NOTE = (
     "Estimate, not measured: bfloat16 on one GPU, prompts read at 35 to 60 % of the data sheet's dense FLOPs, answers "
     "written at 50 to 80 % of its memory bandwidth; no prefix caching; a Llama-like model with grouped keys."
 )
 STRATEGY_NOTE = (
     "Estimates from a sample of queries; a range holds the rates' spread and any agreement of the model with the first "
-    "stage, windows and tokens are of a middle one. Only the night's own strategy can reuse queries. Strategies "
+    "stage; windows and tokens assume a medium one. Only the night's own strategy can reuse queries. Strategies "
     "that ask the same share a row. Simulated nDCG@10 (docs/log.md): lists of 100, windows of 20, no real model; '-' "
     "where the night's sizes are others."
 )
@@ -160,7 +160,7 @@ def read_rates(path: Path) -> Rates:
     try:
         return Rates.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"{path}: no rates file: {first_line(error)}. Write one with packrank bench.") from error
+        raise ConfigError(f"{path}: not a rates file: {first_line(error)}. Write one with packrank bench.") from error
 
 
 def num_gpus(prepared: PreparedNight) -> int:
@@ -185,7 +185,7 @@ def time_tables(
     """
     rates = outlook.rates or known_rates(prepared)
     if rates is None and outlook.deadline_s is not None:
-        raise ConfigError("--deadline needs --rates, or a file of packrank bench beside the database.")
+        raise ConfigError("--deadline needs --rates, or a rates file from packrank bench next to the database.")
     tables = []
     if rates is not None:
         demands = asked.demands(prepared.recipe)
@@ -203,7 +203,7 @@ def time_tables(
 def note_forecast(prepared: PreparedNight, run: RunToForecast, device: str) -> Forecast | None:
     """Stores what the run is expected to take by the rates beside its database; None where that cannot be told.
 
-    Of a run that is taken up again the first forecast stays.
+    A resumed run keeps its first forecast.
     """
     try:
         rates = known_rates(prepared)

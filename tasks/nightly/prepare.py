@@ -141,12 +141,12 @@ def prepare_night(request: NightRequest, moment: datetime | None = None) -> Prep
     """
     settings = load_settings(request.config, request.overrides)
     if request.requeue and (request.full or request.dry_run):
-        raise ConfigError("requeue asks only what was set aside: full and dry_run do not go with it.")
+        raise ConfigError("requeue asks only what was set aside: full and dry_run cannot be combined with it.")
     if request.publish and (request.dry_run or request.limit_queries is not None):
-        raise ConfigError("publish does not go with limit_queries or dry_run: latest_scores would lose queries.")
+        raise ConfigError("publish cannot be combined with limit_queries or dry_run: latest_scores would lose queries.")
     if request.limit_queries is not None and settings.packing.shards > 1 and not request.dry_run:
         raise ConfigError(
-            f"limit_queries does not go with [packing] shards = {settings.packing.shards}: one process ranks a trial. "
+            f"limit_queries needs [packing] shards = 1, not {settings.packing.shards}: one process ranks a trial. "
             "Add --set packing.shards=1."
         )
     now = datetime.now(UTC)
@@ -209,11 +209,11 @@ def _input_warnings(found: NightInput, night: date, last_night: date, may_be_old
     """What of the input is not of the night, a sentence each."""
     days = found.dates()
     if not days and night < last_night:
-        yield f"The input has no date: files as they are now are ranked as the night {night}."
+        yield f"The input has no date: its current files are ranked as the night {night}."
     for source, day in days.items():
         num_days = abs((night - day).days)
         told = f"{source}: {found.inputs[source].partition} is {num_days} {'day' if num_days == 1 else 'days'}"
         if day < night and source not in may_be_older:
-            yield f"{told} older than the night {night}. Name {source} in [inputs] may_be_older if that is meant."
+            yield f"{told} older than the night {night}. Name {source} in [inputs] may_be_older if that is intended."
         if day > night:
             yield f"{told} younger than the night {night}: [inputs] partition names it."

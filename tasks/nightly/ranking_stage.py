@@ -51,8 +51,8 @@ TAKE_WAIT_S, TAKE_PAUSE_S = 1.0, 30.0  # for the lock while the engine works, an
 LOGGED_LIMITS = ("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
 NOT_LOOKED_FOR = ReuseDecision(reuse_reason=None, scores_run_id=None)
 CANARY_ADVICE = (
-    "Look at the prompt template and chat template, or take another decode_mode; "
-    "[checks] canary = 'warn' ranks all the same, and publishes nothing."
+    "Check the prompt template and chat template, or use another decode_mode; "
+    "[checks] canary = 'warn' ranks anyway, but publishes nothing."
 )
 
 
@@ -301,7 +301,7 @@ class RankStage:
 
 
 def warn_of_low_id_mass(database: Database, run_id: str) -> None:
-    """Where the model wants to say something else than an identifier, its order of them means little."""
+    """Warns if the model prefers other tokens to the identifiers: its order of them then means little."""
     for told in database.query("summary/id_masses", {"run_id": run_id}).to_pylist():
         if told["mean_id_mass"] < LOW_ID_MASS:
             logger.warning(
@@ -323,7 +323,7 @@ def note_engine(store: Store, run: Run, columns: Mapping[str, Any]) -> Run:
         before = getattr(run, name)
         if before is not None and before != columns[name]:
             logger.warning(
-                "run_id=%s is taken up with %s=%s, it began with %s: its rows come of both",
+                "run_id=%s resumes with %s=%s but began with %s: its rows come from both",
                 run.run_id,
                 name,
                 columns[name],

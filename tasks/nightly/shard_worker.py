@@ -74,10 +74,10 @@ def rank_shard(prepared: PreparedNight, run_id: str, shard: int, *listeners: OnP
 def _require_same_night(prepared: PreparedNight, order: ShardOrder, folder: ShardFolder) -> None:
     where = f"run {folder.run_id}, shard {folder.shard} on {socket.gethostname()}"
     if folder.shard >= order.num_shards:
-        raise ConfigError(f"{where}: the run has {order.num_shards} shards, wanted 0 to {order.num_shards - 1}.")
+        raise ConfigError(f"{where}: the run has {order.num_shards} shards, expected 0 to {order.num_shards - 1}.")
     if prepared.base_run_id != order.base_run_id:
         raise ConfigError(
-            f"{where}: settings, model and input are those of {prepared.base_run_id} here, wanted {order.base_run_id}. "
+            f"{where}: settings, model and input are those of {prepared.base_run_id} here, not of {order.base_run_id}. "
             "All must be the same everywhere, times of the model's files included (rsync -a), and the input must "
             "not have changed since the run began."
         )
@@ -91,11 +91,11 @@ def require_same_code(where: str, here: str | None, wanted: str | None) -> None:
         ConfigError: the two are of different commits.
     """
     if here is not None and wanted is not None and here.rstrip("+") != wanted.rstrip("+"):
-        raise ConfigError(f"{where}: the checkout is at commit {here}, wanted {wanted}, as on the night's host.")
+        raise ConfigError(f"{where}: the checkout is at commit {here}, expected {wanted}, as on the night's host.")
     if here != wanted or (here or "").endswith("+"):
         logger.warning(
             "%s: the checkout is at %s, the night's at %s (+: changed, None: no git): whether their code is the same "
-            "cannot be told",
+            "is unknown",
             where,
             here,
             wanted,

@@ -33,7 +33,7 @@ def find_model_folder(model: str, revision: str | None, root: Path) -> Path:
     if folder.is_file():
         what = "a GGUF file" if folder.suffix.lower() == ".gguf" else "a file"
         raise ConfigError(
-            f"[engine] model = {model!r}: {what}, wanted a folder with the weights, config.json and tokenizer.json, "
+            f"[engine] model = {model!r}: {what}, expected a folder with the weights, config.json and tokenizer.json, "
             "as the model hub has it."
         )
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
@@ -46,7 +46,7 @@ def find_model_folder(model: str, revision: str | None, root: Path) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=SMALL_FILES))
     except Exception as error:  # the hub's client raises many kinds
         raise ConfigError(
-            f"[engine] model = {model!r}: neither a folder ({folder}) nor to be had from the model hub: "
+            f"[engine] model = {model!r}: neither a folder ({folder}) nor available on the model hub: "
             f"{first_line(error)}. Give a folder, or check name, revision and network."
         ) from error
 
@@ -63,7 +63,7 @@ def require_generative(model_folder: Path) -> None:
         if isinstance(name, str) and POOLING.search(name):
             raise ConfigError(
                 f"{path}: {name} is a pooling model (classifier, embedder or encoder), which writes no text; packrank "
-                "asks generative models alone, ...ForCausalLM. Set [engine] model to one."
+                "supports only generative models, ...ForCausalLM. Set [engine] model to one."
             )
 
 
@@ -95,7 +95,7 @@ def find_chat_template(model_folder: Path) -> ChatTemplateFile | None:
     if named:
         raise ConfigError(
             f"{model_folder}: the chat templates {', '.join(sorted(named))}, but none is the default. Write the one "
-            "that is wanted to chat_template.jinja there."
+            "to use to chat_template.jinja there."
         )
     return None
 
@@ -117,7 +117,7 @@ def read_model_object(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(value, dict):
         raise ConfigError(
-            f"{path}: holds a {type(value).__name__}, wanted a JSON object. Fetch the model's files again."
+            f"{path}: holds a {type(value).__name__}, expected a JSON object. Fetch the model's files again."
         )
     return value
 

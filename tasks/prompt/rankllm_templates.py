@@ -180,4 +180,4 @@ def _regex(sections: Mapping[str, str], path: Path) -> str:
 
 def _refusal(path: Path, why: str, instead: str | None = None) -> ConfigError:
     way_out = f"Set decode_mode = {instead!r}" if instead else "Write it as TOML as in configs/prompts/"
-    return ConfigError(f"{path}: this template cannot be honoured: {why}. {way_out}, or take another template.")
+    return ConfigError(f"{path}: this template is not supported: {why}. {way_out}, or use another template.")

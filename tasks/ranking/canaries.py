@@ -94,7 +94,7 @@ def outside_identifiers(answered: Sequence[CanaryAnswer]) -> str:
         if mean < LOW_ID_MASS:
             told.append(
                 f"canaries in {mode}: what the model is asked for has {mean:.3f} of the probability at the first "
-                f"token, below {LOW_ID_MASS}: it rather says something else, and its orders mean little."
+                f"token, below {LOW_ID_MASS}: the model prefers other tokens, and its orders mean little."
             )
     return " ".join(told)
 

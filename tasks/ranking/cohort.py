@@ -136,8 +136,8 @@ class Cohort:
     ) -> None:
         """Asks until every query has its final order.
 
-        Each batch is committed while the engine is at the next one, and in any case before an error leaves here. What
-        an engine is lost with is asked by itself, then in halves, down to the prompt, whose query is set aside.
+        Each batch is committed while the engine works on the next one, and before any error is raised. The prompts of a
+        lost engine are asked by themselves, then in halves, down to one prompt, whose query is set aside.
 
         Args:
             engine: what is asked.

@@ -48,7 +48,7 @@ class Priors:
             prior = self._recipe.askings[question].mode.prior(generation)
             if prior is None:
                 logger.warning(
-                    "windows of %d passages are not calibrated: the content-free prompt got %s, wanted finite "
+                    "windows of %d passages are not calibrated: the content-free prompt got %s, expected finite "
                     "log-probabilities. The model may overflow in its precision: try another [engine] dtype.",
                     num_passages,
                     generation.logprobs,

@@ -225,8 +225,8 @@ class Feed:
         batch = self._batch_of.pop(generation.request_id, None)
         if batch is None:
             raise EngineError(
-                f"an answer for {generation.request_id}, which was not asked or was answered before. What is not "
-                "committed is lost, run the same command again."
+                f"an answer for {generation.request_id}, which was not asked or was already answered. Uncommitted "
+                "work is lost; run the same command again."
             )
         asked = batch.asked[generation.request_id]
         if self._streams:

@@ -205,7 +205,7 @@ def _driver(packing: PackingSettings, askings: Iterable[Asking]) -> Driver:
 
 
 def _check_passages(askings: Mapping[Question, Asking]) -> None:
-    """Whether a cascade's steps want the same passages, which are tokenised once.
+    """Checks that both steps of a cascade use the same passages, which are tokenised once.
 
     Raises:
         ConfigError: one keeps line breaks, or ends passages otherwise.

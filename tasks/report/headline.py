@@ -1,4 +1,4 @@
-"""What came of a run, in at most twelve lines: for the end of a command, and to begin Prefect's artifacts with.
+"""A run's result in at most twelve lines: for the end of a command, and for the top of Prefect's artifacts.
 
 Knows nothing of how the run's tables look; `summary` has those.
 """
@@ -43,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What whoever started a run wants to know of it first."""
+    """What the user who started a run needs to know first."""
 
     run: Row  # of run_summary
     gains: Row | None  # None without judgments

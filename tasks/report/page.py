@@ -19,7 +19,7 @@ STATUS_WORDS = {
     "complete": ("plain", "Complete: every query has a row; not published"),
     "running": ("plain", "Running: the figures are of what was loaded so far"),
     "failed": ("bad", "Failed"),
-    "cancelled": ("bad", "Cancelled: the same command goes on from what was committed"),
+    "cancelled": ("bad", "Cancelled: the same command continues from what was committed"),
     "superseded": ("plain", "Superseded: another run of the night took its place"),
 }
 PROVENANCE = (
@@ -76,7 +76,7 @@ def render_page(facts: RunFacts, texts: RunTexts) -> str:
 
 
 def _trouble(run: Run) -> str | None:
-    """What whoever is on call has to know first."""
+    """What the person on call needs to know first."""
     told = []
     if run.error:
         told.append(hide_url_secrets(run.error))
@@ -86,7 +86,7 @@ def _trouble(run: Run) -> str | None:
 
 
 def _headline(facts: RunFacts) -> list[HeadLine]:
-    """What everybody wants to know first, the widest lines on top."""
+    """The headline figures, the widest lines on top."""
     summary = facts.summary
     return [
         *_gains(facts),

@@ -47,7 +47,7 @@ BUDGET_ROWS = (  # label, column of summary/budget
     ("Blocks in use at once, estimated", "blocks_at_once"),
     ("Share of the cache, estimated", "cache_share"),
     ("Sequences at once, estimated", "seqs_at_once"),
-    ("What allows no more", "limited_by"),
+    ("Limited by", "limited_by"),
     ("max_num_seqs", "max_num_seqs"),
     ("max_num_batched_tokens", "max_num_batched_tokens"),
     ("Batches", "num_batches"),
@@ -116,7 +116,7 @@ def _quality(facts: RunFacts) -> PageSection | str:
 def _latency(facts: RunFacts) -> PageSection | str:
     serving = facts.one("summary/serving")
     if serving is None:
-        return "Latency: the engine was asked nothing."
+        return "Latency: no requests were sent to the engine."
     notes = ["Of requests, one a window; arrival is the hand-over of the batch, so TTFT holds the wait for the others."]
     if serving["mean_tpot_s"] is None:
         notes.append("One-token answers have no TPOT and no ITL.")
@@ -155,11 +155,11 @@ def _in_use(budget: Row) -> str:
     measured = budget["most_blocks_in_use"]
     blocks, how = (budget["blocks_at_once"], "estimated") if measured is None else (measured, "measured")
     if blocks is None or not budget["num_gpu_blocks"]:
-        return "How many blocks the engine has is not known."
+        return "The engine's number of blocks is unknown."
     usable = budget["num_gpu_blocks"] - 1
     return (
         f"At most {blocks:,} of the engine's {usable:,} blocks are in use at once ({blocks / usable:.0%}, {how}). "
-        f"What allows no more: {budget['limited_by']}."
+        f"Limited by: {budget['limited_by']}."
     )
 
 

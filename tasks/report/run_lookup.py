@@ -60,8 +60,8 @@ def find_ranked_run(database: Path, run_id: str) -> Run:
     run = read_database(database, lambda opened: Runs(opened).get(run_id))
     if not run.is_ranked:
         raise PackrankError(
-            f"{database}: run {run_id} is {run.status!r}, wanted complete or published. "
-            "Run its command again, it goes on from what was committed."
+            f"{database}: run {run_id} is {run.status!r}, expected complete or published. "
+            "Run its command again: it continues from what was committed."
         )
     return run
 

@@ -1,6 +1,6 @@
 """One run as one page: a single HTML file that opens from disk anywhere and asks the network for nothing.
 
-Figures come from the views, so that page, log and query cannot disagree; each stands on the page with its column
+Figures come from the views, so that page, log and query cannot disagree; each is on the page with its column
 (`data-key`) and its unrounded value (`data-value`). Texts of queries and passages are no part of the database: they are
 read again from the run's inputs, as long as those are what they were. Knows nothing of how a run was made.
 """

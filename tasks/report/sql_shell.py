@@ -141,7 +141,7 @@ def read_database(database: Path, ask: Callable[[KeptDatabase], Answer]) -> Answ
     try:
         is_there = database.exists()
     except PermissionError as error:
-        raise StoreError(f"{database}: you may not enter its folder. Ask its owner, or give --database.") from error
+        raise StoreError(f"{database}: no permission to open its folder. Ask its owner, or give --database.") from error
     if not is_there:
         raise StoreError(f"{database}: no such database. Run a night first, or give --database.")
     store = StoreSettings()
@@ -183,7 +183,7 @@ def _named(statement: str) -> str:
         near = get_close_matches(statement, _report_names(), n=1)
         raise ConfigError(
             f"sql: no report {statement!r}.{f' Is it {near[0]}?' if near else ''} `packrank sql --list` lists them; a "
-            f'table or view is asked by a statement, as in "from {statement}".'
+            f'table or view is queried by a statement, such as "from {statement}".'
         )
     return statement
 

@@ -148,9 +148,9 @@ def _missed_canaries(row: Mapping[str, Any]) -> Notice:
 def _outside(row: Mapping[str, Any]) -> Notice:
     return Notice(
         "caution",
-        f"Answers outside of what was asked for, in {row['decode_mode']}",
+        f"Answers outside the requested form, in {row['decode_mode']}",
         f"Identifiers, or yes and no, have {row['mean_id_mass']:.3f} of the probability at the first token, on average "
-        f"over {row['num_windows']:,} windows: the model rather says something else. Compare with another decode_mode.",
+        f"over {row['num_windows']:,} windows: the model prefers other tokens. Compare with another decode_mode.",
     )
 
 

@@ -34,7 +34,7 @@ NUMBER = re.compile(r"[<+-]?\d[\d,.]*(%|\s.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What whoever looks at a run has to see, although it may be published: a box wherever the run is shown."""
+    """What everybody who looks at a run has to see, even if it is published: a box wherever the run is shown."""
 
     level: Level  # bad: red, caution: yellow
     title: str

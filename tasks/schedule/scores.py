@@ -1,8 +1,8 @@
 """From a query's final order to its scores: a number that carries the order in any tool that reads it.
 
 `score` strictly decreases as float32 (trec_eval keeps C floats and breaks ties by doc_id), in the unit that
-`score_kind` names: 1 / rank where the model gives only an order. Where the model did not place a document its kind
-says so and `model_score` is missing. Knows nothing of tables.
+`score_kind` names: 1 / rank where the model gives only an order. If the model did not place a document, its kind
+is `first_stage_order` and `model_score` is missing. Knows nothing of tables.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def score_docs(ranking: RankingInProgress) -> ScoredDocs:
 
 
 def first_stage_docs(num_candidates: int, depth: int) -> ScoredDocs:
-    """The scores of a query that the model could not rank at all: the first stage's order, and said so."""
+    """The scores of a query that the model could not rank at all: the first stage's order, marked as such."""
     candidates = np.arange(num_candidates, dtype=np.int32)
     return ScoredDocs(
         candidates=candidates,

@@ -30,13 +30,13 @@ def _complaint(detail: Any, place: KeyPath) -> str:
         return f"{where}: unknown key. {unknown_key_hint(place)}"
     key = _known_key(place)
     if detail["type"] == "missing":
-        return f"{where}: missing" + ("" if key is None or key.is_table else f", wanted {key.allowed}")
+        return f"{where}: missing" + ("" if key is None or key.is_table else f", expected {key.allowed}")
     given = detail["input"]
     is_shown = ".".join(place) != SECRET_SETTING and not isinstance(given, dict | BaseModel)
     found = f" = {hide_setting_secrets(given, place[-1])!r}" if is_shown else ""
     if key is None or key.is_table or detail["type"] == "value_error":
         return f"{where}{found}: {detail['msg'].removeprefix('Value error, ')}"
-    return f"{where}{found}: wanted {key.allowed}{_hint(key, given)}"
+    return f"{where}{found}: expected {key.allowed}{_hint(key, given)}"
 
 
 def _known_key(place: KeyPath) -> SettingKey | None:

@@ -135,12 +135,12 @@ REFUSED: Mapping[str, RefusedValues] = {
         RefusedValues("vLLM has it only with data parallelism; run shards instead", allowed=(False,)),
     ),
     "runner": RefusedValues(
-        "only generative models are reranked with; pooling models are not", allowed=("auto", "generate")
+        "packrank needs a generative model; pooling models are not supported", allowed=("auto", "generate")
     ),
     "convert": RefusedValues(
-        "only generative models are reranked with; pooling models are not", allowed=("auto", "none")
+        "packrank needs a generative model; pooling models are not supported", allowed=("auto", "none")
     ),
-    "pooler_config": RefusedValues("only generative models are reranked with; pooling models are not"),
+    "pooler_config": RefusedValues("packrank needs a generative model; pooling models are not supported"),
     **dict.fromkeys(
         ("tokenizer", "tokenizer_revision"),
         RefusedValues(

@@ -67,14 +67,14 @@ class InputSettings(Section):
         default=None, pattern=r"^[^/]+(/[^/]+)*$", examples=["dt=2026-11-28"]
     )  # the folder, 'dt=2026-11-28' or 'year=2026/month=11/day=28'; else the newest date not after the night
     columns: ColumnNames = ColumnNames()
-    wait_s: Annotated[int, Field(ge=0)] = 0  # seconds for which an input that is missing or half-written is waited for
+    wait_s: Annotated[int, Field(ge=0)] = 0  # seconds to wait for an input that is missing or half-written
     markers: MarkerNames = MarkerNames()  # in the files' or the partition's folder; without it an input is not whole
-    may_be_older: list[InputName] = []  # with wait_s the night's own partition is waited for, but not of these
+    may_be_older: list[InputName] = []  # with wait_s a run waits for the night's own partition, but not of these inputs
     top_k: PositiveInt | None = None  # of each list, from the first stage's first; all if not given
     rank_base: Literal[0, 1] = 1  # the first stage's best rank
     order_by: Literal["rank", "score"] | None = None  # what orders a list; the rank where there is one if not given
     lower_score_is_better: bool = False  # for distances
-    allow_empty: bool = False  # an input without rows is an error unless this says otherwise
+    allow_empty: bool = False  # accepts an input without rows, which is an error otherwise
 
     @model_validator(mode="after")
     def _one_layout(self) -> Self:

@@ -71,7 +71,7 @@ def load_settings(path: Path, overrides: Mapping[str, object] | None = None) -> 
     except ValidationError as error:
         raise ConfigError(f"{path}: {'; '.join(complaints(error))}") from error
     if unknown := (settings.engine.model_extra or {}).keys() - COMPUTED - CAPACITY:
-        told = (f"[engine] {key}: vLLM knows no such setting. {engine_key_hint(key)}" for key in sorted(unknown))
+        told = (f"[engine] {key}: vLLM has no such setting. {engine_key_hint(key)}" for key in sorted(unknown))
         raise ConfigError(f"{path}: {'; '.join(told)}")
     return settings
 
@@ -92,7 +92,7 @@ def alert_settings(path: Path) -> NightSettings:
     try:
         return NightSettings.model_validate(name | {key: section.get(key) for key in ("alert_url", "alert_url_file")})
     except ValidationError as error:
-        raise ConfigError(f"{path}: [night] alert_url: wanted an http:// or https:// URL") from error
+        raise ConfigError(f"{path}: [night] alert_url: expected an http:// or https:// URL") from error
 
 
 def parse_override(text: str) -> tuple[str, object]:
@@ -103,7 +103,7 @@ def parse_override(text: str) -> tuple[str, object]:
     """
     dotted, sign, value = text.partition("=")
     if not sign or ("." not in dotted and dotted != "preset"):
-        raise ConfigError(f"--set {text}: wanted section.key=value, such as strategy.window_size=10")
+        raise ConfigError(f"--set {text}: expected section.key=value, such as strategy.window_size=10")
     try:
         return dotted.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -34,7 +34,7 @@ class SamplingSettings(Section):
 
     temperature: Annotated[float, Field(ge=0.0, le=2.0)]  # 0: greedy, over a preset that draws
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # the likeliest tokens with this probability together
-    top_k: Annotated[int, Field(ge=0)] = 0  # the so many likeliest tokens; 0: all
+    top_k: Annotated[int, Field(ge=0)] = 0  # the k likeliest tokens; 0: all
     min_p: Share = 0.0  # tokens with this share of the likeliest one's probability
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0  # for tokens that were written already
     repetition_penalty: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0  # for tokens of prompt and thought; 1: none
@@ -46,9 +46,9 @@ class PromptSettings(Section):
     language: Literal["en", "ko"] = "en"  # of the prompt's words: configs/prompts/, or configs/prompts/ko/
     template: str | None = None  # TOML, or RankLLM's YAML; {decode_mode}.toml of the language if not given
     cascade_template: str | None = None  # the same, of the point-wise step of a cascade
-    chat_template_kwargs: dict[str, bool | int | float | str] = {}  # what the model's chat template may be told
+    chat_template_kwargs: dict[str, bool | int | float | str] = {}  # keyword arguments for the model's chat template
     turn_prefix: str = ""  # opens the model's turn, before the prompt template's answer_prefix: gpt-oss's final channel
-    chat_template_date: date | None = None  # what a template that writes today's date is told; the night if not given
+    chat_template_date: date | None = None  # date for a chat template that writes today's date; the night if not given
     max_prompt_tokens: PositiveInt | None = None  # max_model_len less the answer if not given
     max_query_tokens: PositiveInt = 256  # a longer query is set aside
     max_passage_tokens: PositiveInt = 256  # a longer passage is cut
@@ -82,7 +82,7 @@ class EngineSettings(BaseModel):
     def _both_sides_honour_it(self) -> Self:
         for key, value in (self.model_extra or {}).items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{key} = {value}: wanted a finite number")
+                raise ValueError(f"{key} = {value}: expected a finite number")
         for key, value, why in self.refused(REFUSED):
             raise ValueError(f"{key} = {value!r}: {why}")
         return self
@@ -128,11 +128,11 @@ class StoreSettings(Section):
     max_load_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005  # of a night's time: longer loads become rarer
     spool: str | None = None  # folder of committed batches, shared by all hosts with shards; else beside the database
     export: str | None = None  # folder; published scores go to {export}/{name}/night=YYYY-MM-DD/scores.parquet
-    published_copy: bool = False  # a copy beside it, for tools that keep a connection open; takes the disk twice
+    published_copy: bool = False  # a copy beside it, for tools that keep a connection open; doubles the disk use
 
     keep_nights: PositiveInt | None = None  # published nights of the series to keep; all if not given
-    keep_window_nights: PositiveInt | None = None  # nights to keep windows and batches of, which latency comes from
-    keep_answer_nights: Annotated[int, Field(ge=0)] = 7  # the newest, whose windows' answers stay for explain
+    keep_window_nights: PositiveInt | None = None  # nights whose windows and batches are kept; latency comes from them
+    keep_answer_nights: Annotated[int, Field(ge=0)] = 7  # newest nights whose windows' answers are kept for explain
 
     @field_validator("memory_limit")
     @classmethod
@@ -145,7 +145,7 @@ class StoreSettings(Section):
     @classmethod
     def _local_folder(cls, value: str | None) -> str | None:
         if value is not None and "://" in value:
-            raise ValueError("wanted a local folder, whose files take their names at once; copy on from there")
+            raise ValueError("expected a local folder, where renames are atomic; copy the files on from there")
         return value
 
     def spool_folder(self, database: Path) -> Path:
@@ -158,7 +158,7 @@ class CheckSettings(Section):
 
     max_unmatched_share: Share = 0.2  # of candidates, without document or query; above it nothing is ranked
     max_quarantined_share: Share = 0.2  # of candidates, set aside
-    max_without_candidates_share: Share = 0.25  # of queries: some find nothing, a dead first stage leaves most so
+    max_without_candidates_share: Share = 0.25  # of queries: some find nothing; with a dead first stage most do
     max_volume_fall: Share = 0.5  # below the median of seven nights: half lets a quiet weekend pass
     max_volume_growth: Annotated[float, Field(gt=0.0)] = 1.0  # above that median (1: twice as many); only a warning
     max_fallback_share: Share = 0.05  # of queries that the model did not rank at all

@@ -32,15 +32,15 @@ class NightSettings(Section):
     timezone: str = "UTC"  # of cron, finish_by and the night's date: an IANA name such as 'Asia/Seoul'
     finish_by: str = Field(
         default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$", examples=["06:30"]
-    )  # wall time after which nothing is asked; all is if empty
-    alert_url: SecretStr | None = None  # a night of a deployment that failed or crashed POSTs one JSON document there
-    alert_url_file: str | None = None  # holds that URL and nothing else, instead; $VARIABLES in the path are expanded
+    )  # wall time after which no more windows are asked; no limit if empty
+    alert_url: SecretStr | None = None  # gets a POST with one JSON document if a night of a deployment fails or crashes
+    alert_url_file: str | None = None  # or a file with only that URL; $VARIABLES in the path are expanded
 
     @field_validator("alert_url")
     @classmethod
     def _web_address(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not _is_web_address(value.get_secret_value()):
-            raise ValueError("wanted an http:// or https:// URL; its value is a secret, so it is not shown")
+            raise ValueError("expected an http:// or https:// URL; its value is a secret, so it is not shown")
         return value
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class NightSettings(Section):
             raise ConfigError(f"[night] alert_url_file: {path}: cannot be read: {type(error).__name__}") from error
         if not _is_web_address(url):
             raise ConfigError(
-                f"[night] alert_url_file: {path}: wanted an http:// or https:// URL and nothing else; its content is a "
+                f"[night] alert_url_file: {path}: expected only an http:// or https:// URL; its content is a "
                 "secret, so it is not shown"
             )
         return url

@@ -59,7 +59,7 @@ def store_settings(run_settings: Mapping[str, Any], overrides: Mapping[str, obje
     document: dict[str, Any] = {"store": dict(run_settings.get("store", {}))}
     for dotted, value in overrides.items():
         if not dotted.startswith("store."):
-            raise ConfigError(f"--set {dotted}: a finished run has its settings; wanted store.KEY=VALUE.")
+            raise ConfigError(f"--set {dotted}: a finished run keeps its settings; expected store.KEY=VALUE.")
         lay_over(document, dotted, value)
     try:
         return StoreSettings.model_validate(document["store"])

@@ -57,8 +57,8 @@ class StrategySettings(Section):
     top_k: PositiveInt | None = None  # first places that have to be right; all, or 10 where only the best are sorted
     depth: PositiveInt | None = None  # how deep the model ranks; the rest keeps first-stage order
     score_gap: Annotated[float, Field(gt=0.0)] | None = None  # nor below top - score_gap * |top| of first-stage scores
-    retries: Annotated[int, Field(ge=0)] = 1  # of a window of which less than half was named, each in another order
-    calibrate: Literal["none", "content_free"] = "none"  # of first_token: less what the letters get without passages
+    retries: Annotated[int, Field(ge=0)] = 1  # of a window with fewer than half named, each in another order
+    calibrate: Literal["none", "content_free"] = "none"  # of first_token: minus what the letters get without passages
     seed: int = 0  # of shuffled orders, tournaments and drawn thoughts
     table: TaggedStrategy | None = Field(default=None, validation_alias=OWN_TABLE)
     cascade: CascadeSettings | None = None
@@ -107,7 +107,7 @@ class StrategySettings(Section):
         allowed = modes_asking(self.record.question)
         if self.decode_mode not in allowed:
             raise ValueError(
-                f"decode_mode = {self.decode_mode!r} does not go with strategy {self.name}, which takes "
+                f"decode_mode = {self.decode_mode!r} does not work with strategy {self.name}, which needs "
                 f"{' or '.join(allowed)}"
             )
         if self.calibrate != "none" and not DECODE_MODES[self.decode_mode].can_calibrate:

@@ -48,8 +48,8 @@ class ShardProgress:
 class Store:
     """One database file.
 
-    Who only reads gets in beside other readers. What a run notes while somebody else has the file open is kept, and
-    written first of all when the lock can be had.
+    Readers share the file. What a run notes while another process has the file open is kept in memory, and
+    written first when the lock is free.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Store:
     def _create(self) -> None:
         """Makes the file aside and renames it: one whose headers are half written could not be opened."""
         if self._log.exists():
-            self.set_log_aside(f"{self.path}: a write-ahead log lies there without its database.")
+            self.set_log_aside(f"{self.path}: found a write-ahead log without its database.")
         aside = Store(self.path.with_name(f".{self.path.name}.new"), self.limits, storage_version=self._storage_version)
         for leftover in (aside.path, aside.path.with_name(f"{aside.path.name}.wal"), journal_of(aside.path)):
             leftover.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class Store:
         aside = self._log.with_name(f"{self._log.name}.bad-{datetime.now(UTC):%Y%m%dT%H%M%S}")
         self._log.rename(aside)
         sync(aside.parent)
-        logger.warning("%s The log is now %s; the run goes on without it.", reason, aside.name)
+        logger.warning("%s The log is now %s; the run continues without it.", reason, aside.name)
 
     def begin_run(self, run: Run) -> None:
         """Adds a run, or takes it up again; while somebody else has the file open, as `write_later`.
@@ -189,7 +189,7 @@ class Store:
             with self.unit_of_work(LOAD_WAIT_S):
                 pass
         except DatabaseLocked as error:
-            logger.warning("%s The run goes on, and is written when the lock is free.", error)
+            logger.warning("%s The run continues, and is written when the lock is free.", error)
 
     def replace_metrics(self, run_id: str, rows: pa.Table) -> list[dict[str, Any]]:
         """Replaces a run's values of the same measures, and those against other judgments.
@@ -320,7 +320,7 @@ class Store:
         wanted, found = database.query("database/measure_file").column("num_bytes")[0].as_py(), self.path.stat().st_size
         if found < wanted:
             raise StoreError(
-                f"{self.path}: has {found} bytes, but {wanted} in use: its end is missing. See {RECOVERY}."
+                f"{self.path}: has {found} bytes, but {wanted} in use: the file is truncated. See {RECOVERY}."
             )
 
 

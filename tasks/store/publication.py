@@ -63,8 +63,8 @@ def publish_by_hand(database: Path, run_id: str, overrides: Mapping[str, object]
     Args:
         database: where the run lies.
         run_id: a complete run, or a published one of which only the rest is to be done again.
-        overrides: `store.key` -> value over the settings that are stored with the run. Only here may stand how many
-            nights are kept: what an old run's settings say of that is no reason to delete anything today.
+        overrides: `store.key` -> value over the settings that are stored with the run. Only these may set how many
+            nights are kept: the settings of an old run must not delete anything today.
 
     Raises:
         AlreadyRunning: a run is in progress on the database.
@@ -133,7 +133,7 @@ def _do(store: Store, run_id: str, done: str, steps: Iterable[Step]) -> list[str
     if failures:
         verb = "publish" if done == "published" else "unpublish"
         raise FollowUpFailed(
-            f"run {run_id} is {done}, but not all that follows is done: {'; '.join(failures)}. The same command tries "
+            f"run {run_id} is {done}, but some follow-up steps failed: {'; '.join(failures)}. The same command tries "
             f"again, or `packrank {verb} {run_id} --database {store.path}`; --set store.KEY=VALUE changes how."
         )
     return lines
@@ -155,6 +155,6 @@ def _locked_store(database: Path, run_id: str) -> Iterator[Store]:
         store = store_at(database, StoreSettings())
         with store.runs() as runs:
             if runs is None:  # somebody else's database gets no tables of ours
-                raise StoreError(f"{database}: has no runs, it is no database of packrank's. Give another --database.")
+                raise StoreError(f"{database}: has no runs: it is not a packrank database. Give another --database.")
         store.prepare()
         yield store

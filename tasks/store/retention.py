@@ -67,7 +67,7 @@ def _remove_files(database: Path, run_id: str) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("%s: of a run that was deleted, and cannot be deleted: %s", path, first_line(error))
+            logger.warning("%s: cannot delete this file of a deleted run: %s", path, first_line(error))
 
 
 def _delete(store: Store, horizon: Horizon, find: str, delete: str) -> list[str]:

@@ -200,7 +200,7 @@ class Runs:
         """Takes a published run back to complete: `latest_scores` shows the run before it."""
         if not run.is_ranked:
             raise PackrankError(
-                f"{self.database.path}: run {run.run_id} is {run.status!r}, wanted published. See `packrank runs`."
+                f"{self.database.path}: run {run.run_id} is {run.status!r}, expected published. See `packrank runs`."
             )
         self._update("unpublish_run", {"run_id": run.run_id})
 
@@ -211,7 +211,7 @@ class Runs:
     def _require_publishable(self, run: Run) -> None:
         where = f"{self.database.path}: run {run.run_id}"
         if run.status != "complete":
-            raise PackrankError(f"{where} is {run.status!r}, wanted complete. {AGAIN}: it goes on where it was.")
+            raise PackrankError(f"{where} is {run.status!r}, expected complete. {AGAIN}: it resumes.")
         if run.is_limited:
             raise PackrankError(
                 f"{where} is a trial: latest_scores would lose queries. Run it without --limit-queries."

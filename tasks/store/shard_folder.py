@@ -1,4 +1,4 @@
-"""Shards: which queries are whose, and the files by which a night and its shards tell each other.
+"""Shards: which queries are whose, and the files through which a night and its shards communicate.
 
     {spool}/{run_id}/shards.json           written by the night: what is asked; while it is there, shards may run
     {spool}/{run_id}/earlier.parquet       rankings of the run whose rows may be reused
@@ -137,7 +137,7 @@ class ShardFolder:
         self.path = spool_folder / run_id / str(shard)
 
     def record(self) -> ShardRecord | None:
-        """What the shard told of itself; None if nothing yet."""
+        """The record that the shard wrote; None if there is none yet."""
         try:
             told = json.loads((self.path / "shard.json").read_bytes())
         except FileNotFoundError:
@@ -151,11 +151,11 @@ class ShardFolder:
         return record is not None and record.is_done
 
     def write(self, record: ShardRecord) -> None:
-        """Tells of itself."""
+        """Writes the shard's record."""
         write_whole(self.path / "shard.json", json.dumps(asdict(record)).encode())
 
     def forget(self) -> None:
-        """Takes back what it told."""
+        """Deletes the record."""
         (self.path / "shard.json").unlink()
 
     def batch_nos(self) -> set[int]:

@@ -1,1 +1,1 @@
-"""What knows the machine and no word of ranking: paths, files, the database connection, errors."""
+"""Machine-level code that knows nothing of ranking: paths, files, the database connection, errors."""

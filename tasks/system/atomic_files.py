@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and on the disk once that is said."""
+"""Files that are complete or absent, and durable once the call returns."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def whole_file(output: Path) -> Iterator[BinaryIO]:
     """A file beside the output that takes its name at the end, and is removed if there is no end.
 
-    What is there and no file, such as a pipe or /dev/stdout, is written to as it is.
+    An output that exists and is not a file, such as a pipe or /dev/stdout, is written to directly.
 
     Raises:
         PackrankError: it cannot be written.

@@ -3,9 +3,9 @@
 DuckDB writes the rows of a checkpoint into free blocks, but its metadata into what is free within blocks whose other
 parts are in use: 256 KiB at a time, before the header by which they are read. A process killed in that write leaves a
 block that is half new, and a database that nobody can open ("computed checksum ... in block at location 12288"). Of 150
-kills of a program that did nothing but such writes, 141 left one. So those blocks are copied before, and put back when
-a checkpoint did not come to its end; the write-ahead log, which has the rest, is there until then. Of DuckDB
-it knows the headers and their checksum.
+kills of a program that did nothing but such writes, 141 left one. So those blocks are copied first, and restored if
+the checkpoint did not complete; the write-ahead log, which has the rest, is kept until then. The module knows
+only DuckDB's headers and their checksum.
 """
 
 import errno
@@ -77,7 +77,7 @@ def journaled(database: Path, descriptor: int, extents: Sequence[Extent]) -> Ite
 
 
 def roll_back(database: Path) -> bool:
-    """Puts back what a checkpoint overwrote that did not come to its end; does nothing where there is none.
+    """Restores what an incomplete checkpoint overwrote; does nothing if there is none.
 
     The journal stays: who calls this deletes it once DuckDB has opened the file. Not to be called while this process
     has the file open.
@@ -104,7 +104,7 @@ def roll_back(database: Path) -> bool:
         return False
     except (OSError, ValueError, pa.ArrowException) as error:
         raise StoreError(
-            f"{database}: a checkpoint was cut off, and what it overwrote cannot be put back from {journal.name}: "
+            f"{database}: a checkpoint was interrupted, and what it overwrote cannot be restored from {journal.name}: "
             f"{first_line(error)}. {_advice(error)}"
         ) from error
     return True
@@ -135,7 +135,7 @@ def _put_back(descriptor: int, journal: Path) -> None:
     for at_bytes, content in (*extents, headers):
         _write(descriptor, content, at_bytes)
         os.fsync(descriptor)
-    logger.warning("a checkpoint was cut off: %d blocks were put back from %s", len(extents), journal)
+    logger.warning("a checkpoint was interrupted: %d blocks were restored from %s", len(extents), journal)
 
 
 def _kept(journal: Path) -> list[tuple[int, bytes]]:
@@ -169,7 +169,7 @@ def _read(descriptor: int, extent: Extent) -> bytes:
     while at_bytes + len(content) < end_bytes:
         part = os.pread(descriptor, end_bytes - at_bytes - len(content), at_bytes + len(content))
         if not part:
-            raise StoreError(f"the database ends at {at_bytes + len(content)} bytes, wanted {end_bytes}")
+            raise StoreError(f"the database ends at {at_bytes + len(content)} bytes, expected {end_bytes}")
         content += part
     return content
 

@@ -1,4 +1,4 @@
-"""DuckDB behind one small door: SQL from files with bound parameters, Arrow in and out.
+"""DuckDB behind one small interface: SQL from files with bound parameters, Arrow in and out.
 
 The only module that imports duckdb. A connection lives for one unit of work and belongs to one thread; of one file a
 process has one at a time. Memory, threads and the spill folder are always set, since DuckDB would otherwise plan with
@@ -55,7 +55,7 @@ class DatabaseLimits:
 
 @contextmanager
 def _driver_errors(where: str) -> Iterator[None]:
-    """DuckDB's errors as ours, and its answer to Ctrl-C, a RuntimeError, as what it is."""
+    """Translates DuckDB's errors to ours, and its RuntimeError after Ctrl-C to KeyboardInterrupt."""
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -440,4 +440,4 @@ def _foreign(path: Path) -> str | None:
         return None
     if not head:
         return "the file is empty, 0 bytes"
-    return None if head[MAGIC_AT:] == MAGIC else "the file is no DuckDB database"
+    return None if head[MAGIC_AT:] == MAGIC else "the file is not a DuckDB database"

@@ -75,7 +75,7 @@ def require_space(folder: Path, num_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < MARGIN * num_bytes:
         raise StoreError(
-            f"{folder}: {_megabytes(free)} free, wanted {_megabytes(MARGIN * num_bytes)}: {MARGIN} times what "
+            f"{folder}: {_megabytes(free)} free, needs {_megabytes(MARGIN * num_bytes)}: {MARGIN} times what "
             f"{what} may take. Free the disk, or put [store] database on another one."
         )
 

@@ -1,7 +1,7 @@
 """Where the project is, and the environment variables that Prefect, vLLM and matplotlib read.
 
-The variables are set before any of those is imported; packrank reads none of its own. What the caller has set already
-stands, but for the two that the engine child's life hangs on. `prefect.yaml` repeats the ones that a worker's flow
+The variables are set before any of those is imported; packrank reads none of its own. Values that the caller has set
+are kept, except for the two that the engine child depends on. `prefect.yaml` repeats the ones that a worker's flow
 process needs before its first line of ours runs.
 """
 

@@ -1,7 +1,7 @@
 """The one family of foreseen failures, each with the exit code of the command that meets it.
 
 Form of a message: where, what was found, what is allowed, what to do; one line. A malformed model answer is not
-here: it is data. Texts of queries and passages never stand in a message, nor do secrets of URLs and control
+here: it is data. A message never contains texts of queries and passages, secrets of URLs or control
 characters, wherever it goes. Knows nothing of who raises or prints.
 """
 
@@ -38,13 +38,13 @@ class InputNotReady(InputError):
 
 
 class CheckFailed(PackrankError):
-    """The scores are stored but not published: whoever is on call looks."""
+    """The scores are stored but not published: the person on call has to look."""
 
     exit_code = 4
 
 
 class FollowUpFailed(PackrankError):
-    """The scores are published, but what follows that is not all done: whoever owns its folder or disk acts."""
+    """The scores are published, but a follow-up step failed: the owner of its folder or disk has to act."""
 
 
 class AlreadyRunning(PackrankError):
@@ -62,15 +62,15 @@ class EngineError(PackrankError):
 
 
 class EngineLost(EngineError):
-    """An engine that had started could not answer a batch, also when asked again: parts of it may be asked."""
+    """An engine that had started could not answer a batch, even when it was retried: parts of it may be retried."""
 
 
 class CanaryFailed(PackrankError):
-    """The model orders pairs wrongly whose order is known: whoever chose model, template or decode mode acts."""
+    """The model misorders pairs whose order is known: whoever chose model, template or decode mode has to act."""
 
 
 class DeadlinePassed(PackrankError):
-    """A run stopped because `[night] finish_by` was over: whoever decides about the engine's hours acts."""
+    """A run stopped because `[night] finish_by` had passed: whoever schedules the engine's hours has to act."""
 
 
 class StoreError(PackrankError):
@@ -78,7 +78,7 @@ class StoreError(PackrankError):
 
 
 class DatabaseLocked(StoreError):
-    """Another process has the database open: whoever holds its lock acts, and it can be had later."""
+    """Another process has the database open: its holder has to act; a later try may succeed."""
 
 
 class OutOfMemory(StoreError):

@@ -1,6 +1,6 @@
 """Looks through a folder of somebody's data: which file is which input, and what its columns are called.
 
-Only what stands in the folder, or in folders inside it, is looked at: Parquet, CSV, JSON Lines, TREC's runs and
+Only files in the folder, or in folders inside it, are looked at: Parquet, CSV, JSON Lines, TREC's runs and
 judgments, BEIR's layout. Decides by columns first, then by names; what is not clear is left to its owner.
 """
 

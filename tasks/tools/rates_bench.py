@@ -173,7 +173,7 @@ class _Bench:
     def warm_up(self, probe: Probe, share_s: float) -> int:
         """How many prompt tokens take so many seconds, once what the first ones need is compiled.
 
-        A prompt alone is read slower than many: what it tells makes a batch of half the time, which tells it.
+        A single prompt is read more slowly than many: its rate sizes a batch of half the time, whose rate is used.
         """
         num_tokens = 1
         for part_s in (0.0, share_s / 2, share_s):

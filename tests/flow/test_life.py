@@ -301,7 +301,7 @@ def test_of_two_shards_the_one_whose_process_is_killed_is_started_again_alone(st
     assert one.rows("select count(*) as n from windows") == [{"n": NUM_WINDOWS}]
     assert one.num_different == NUM_WINDOWS
     assert one.num_asked <= NUM_WINDOWS + 1  # the window that it was at
-    assert any("It is started once more" in message for _, message in stack.logs(flow_run))
+    assert any("Starting it once more" in message for _, message in stack.logs(flow_run))
     assert not (spool / "test" / run["run_id"]).exists()
 
 
@@ -451,7 +451,7 @@ def test_an_error_that_nobody_foresaw_is_told_without_its_words(text):
     """A driver's message may have a value of a row in it."""
     told = message_of(ValueError(f"cannot convert <<{text}>>"))
 
-    assert told == "ValueError, which packrank does not foresee. The flow run's log has it."
+    assert told == "unexpected ValueError. The flow run's log has the details."
 
 
 @pytest.mark.parametrize(

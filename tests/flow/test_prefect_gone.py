@@ -30,7 +30,7 @@ from tests.web_hook import ALERT, Hook
 
 LISTS = [12, 9, 9, 9, 5]
 ROWS = "select query_id, doc_id, rank, score, first_stage_rank from latest_scores order by all"
-GONE = "Prefect was not told"
+GONE = "Prefect was not notified"
 END_S = 150.0  # what a dead server may cost a night, behind its last batch: a minute, on a machine with other work some more
 
 
@@ -110,7 +110,7 @@ def test_a_night_whose_progress_artifact_is_deleted_and_whose_server_hangs_is_pu
     assert one.rows("select status from runs") == [{"status": "published"}]
     assert one.rows(ROWS) == rows
     assert longest_pause(one, stopped_at) < 45.0
-    warnings = [message for level, message in stack.logs(flow_run) if "could not be told" in message and level == 30]
+    warnings = [message for level, message in stack.logs(flow_run) if "Could not send" in message and level == 30]
     assert len(warnings) == 1
     assert {each["key"] for each in artifacts(stack, flow_run)} >= {"run-summary", "run-report"}
 
@@ -207,7 +207,7 @@ def test_nights_whose_server_is_killed_go_on_to_their_end_and_say_that_nobody_wa
     wait_for(lambda: all(engine_and_process_are_gone(process) for process in processes[:2]), END_S)
     print(f"{time.monotonic() - asked_at:.0f} s from the last batch to the last process's end")
     assert started.returncode == 0, stderr
-    assert stderr.splitlines()[-1] == f"packrank: {GONE} how this ended: its server does not answer."
+    assert stderr.splitlines()[-1] == f"packrank: {GONE} of the outcome: its server does not answer."
     assert "Traceback" not in stderr
     assert "nDCG" not in stdout
     for one in (published, command):
@@ -219,7 +219,7 @@ def test_nights_whose_server_is_killed_go_on_to_their_end_and_say_that_nobody_wa
     (alert,) = hook.alerts
     assert (alert["kind"], alert["flow_run_id"]) == ("checks", runs[1])
     told = [(stack.state / "prefect" / "flow-runs" / f"{run}.log").read_text() for run in runs]
-    assert all(text.count(GONE) == 1 and text.count("could not be told") == 1 for text in told)
+    assert all(text.count(GONE) == 1 and text.count("Could not send") == 1 for text in told)
     assert not any("Traceback" in text.split(GONE)[1] for text in told)
 
 
@@ -274,8 +274,8 @@ def test_a_server_that_never_answers_costs_the_loop_nothing_and_the_end_seconds(
             raise CheckFailed("x")
         assert isinstance(gone.value.outcome, CheckFailed)
         assert time.monotonic() - begun < 60.0
-        wait_for(lambda: "could not be told" in caplog.text, 10)
-        assert caplog.text.count("could not be told") == 1
+        wait_for(lambda: "Could not send" in caplog.text, 10)
+        assert caplog.text.count("Could not send") == 1
 
 
 def test_an_interrupted_flow_does_not_wait_for_its_server(monkeypatch):

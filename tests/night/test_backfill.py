@@ -46,7 +46,7 @@ def test_it_stops_at_the_night_that_fails_and_goes_on_from_there(config, tmp_pat
     assert ended.value.code == 1
     out = capsys.readouterr().out
     assert table(out) == [["published"], ["failed:", "EngineLost"]]
-    assert "1 of 3 nights were not begun" in out
+    assert "1 of 3 nights did not start" in out
     assert nights(tmp_path) == [(24, "published"), (25, "failed")]
 
     fake_vllm(log=str(tmp_path / "asked"))
@@ -54,7 +54,7 @@ def test_it_stops_at_the_night_that_fails_and_goes_on_from_there(config, tmp_pat
 
     out = capsys.readouterr().out
     assert table(out) == [["already", "done"], ["published"], ["published"]]
-    assert "not begun" not in out
+    assert "did not start" not in out
     assert out.count("Nights") == 1
     assert nights(tmp_path) == [(24, "published"), (25, "published"), (26, "published")]
     assert len(asked(tmp_path / "asked")) == 3 * NUM_WINDOWS

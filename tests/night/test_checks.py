@@ -427,7 +427,7 @@ def test_a_model_that_says_something_else_has_a_yellow_box_and_a_low_figure_in_t
     listed = rows(database, read_sql("reports/runs"))
 
     (box,) = [table for table in tables if table.alarm]
-    assert (box.alarm, box.title) == ("caution", "Answers outside of what was asked for, in first_token")
+    assert (box.alarm, box.title) == ("caution", "Answers outside the requested form, in first_token")
     assert "have 0.125 of the probability at the first token, on average over 2 windows" in box.rows[0][0]
     assert box.title in page
     assert {row["run_id"]: row["mean_id_mass"] for row in listed}["tonight"] == 0.125

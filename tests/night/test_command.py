@@ -65,8 +65,8 @@ def test_help_is_instant_and_names_every_verb():
             2,
             "stride = 25 must be between 1 and window_size = 4",
         ),
-        (["run", "nightly.toml", "--set", "nonsense"], 2, "wanted section.key=value"),
-        (["run", "nightly.toml", "--publish", "--limit-queries", "1"], 2, "publish does not go with"),
+        (["run", "nightly.toml", "--set", "nonsense"], 2, "expected section.key=value"),
+        (["run", "nightly.toml", "--publish", "--limit-queries", "1"], 2, "publish cannot be combined with"),
         (["plan", "nightly.toml", "--set", "inputs.documents=nowhere.parquet"], 3, "no such file or folder"),
         (["sql", "select foo from runs", "--database", "var/test.duckdb"], 2, 'column "foo" not found'),
         (["sql", "drop table runs", "--database", "var/test.duckdb"], 2, "read-only"),
@@ -81,13 +81,13 @@ def test_help_is_instant_and_names_every_verb():
         (["explain", "no-run", "q", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
         (["explain", "latest", "q9", "--config", "nightly.toml"], 1, "has no query 'q9'"),
         (["plan"], 2, "CONFIG requires an argument. See packrank plan --help."),
-        (["plan", "nightly.toml", "--night", "tomorrow"], 2, "Wanted YYYY-MM-DD. See packrank plan --help."),
+        (["plan", "nightly.toml", "--night", "tomorrow"], 2, "Expected YYYY-MM-DD. See packrank plan --help."),
         (["plan", "nightly.toml", "--set", "engine.max_modellen=9"], 2, "Is it max_model_len?"),
         (["plan", "nightly.toml", "--set", "preset=configs/models/quen3.toml"], 2, "a shipped preset: deepseek"),
         (["sql", "run"], 2, "no report 'run'. Is it runs? `packrank sql --list` lists them"),
         (["sql", "nowhere.sql"], 2, "nowhere.sql: cannot be read"),
         (["settings", "strategies"], 2, "no section 'strategies'. Is it strategy?"),
-        (["export", "latest", "--output", "x.csv"], 2, ".parquet, .jsonl, .trec, .run, .txt say the form"),
+        (["export", "latest", "--output", "x.csv"], 2, "must be one of .parquet, .jsonl, .trec, .run, .txt; else"),
         (["evaluate", "nightly.toml", "--measure", "nDGC@10"], 2, "--measure nDGC@10: ir-measures cannot compute it"),
         (["evaluate", "nightly.toml", "--qrels", "nowhere.txt"], 3, "no such file"),
         (["evaluate", "no-run", "--database", "var/test.duckdb"], 1, "no run 'no-run'"),
@@ -119,7 +119,7 @@ def test_a_run_ends_with_what_came_of_it_in_twelve_lines(packrank, finished):
     assert re.fullmatch(r'first three before \| after, "what is \w+ \w+ 2\." \(0\.\d\d -> \d\.\d\d\):', lines[3])
     assert lines[4].startswith("  1  ")
     assert "| Title " in "".join(lines[4:7])
-    assert "Answers outside of what was asked for" in lines[7]
+    assert "Answers outside the requested form" in lines[7]
     assert lines[10] == f"database: {folder / 'var' / 'test.duckdb'}"
     again = packrank("run", "nightly.toml", "--night", "2026-11-29", cwd=folder).stdout.splitlines()
     assert again == [lines[0].replace(": ", ": already done, "), *lines[1:10], "database: var/test.duckdb"]
@@ -340,7 +340,7 @@ def test_doctor_names_what_is_wrong_and_its_fix(packrank, finished):
     assert well.returncode == 0, well.stdout + well.stderr
     assert "can be locked" in well.stdout
     assert unwell.returncode == 1
-    assert "not well: model" in unwell.stderr
+    assert "problems with: model" in unwell.stderr
     assert "set [engine] model" in unwell.stdout
 
 
@@ -352,7 +352,7 @@ def test_doctor_opens_the_database(packrank, finished, tmp_path):
     answer = packrank("doctor", "nightly.toml", "--no-engine", "--set", f"store.database={old}", cwd=finished[0])
 
     assert answer.returncode == 1
-    assert "not well: database" in answer.stderr
+    assert "problems with: database" in answer.stderr
 
 
 def test_doctor_starts_the_engine(packrank, finished, fake_vllm):

@@ -404,17 +404,17 @@ def make_sqlite(path):
 
 
 FOREIGN = {
-    "a text": (lambda path: path.write_text("run_id,score\n" * 500), "the file is no DuckDB database"),
-    "a short text": (lambda path: path.write_text("hi"), "the file is no DuckDB database"),
-    "SQLite": (make_sqlite, "the file is no DuckDB database"),
-    "Parquet": (lambda path: pq.write_table(pa.table({"a": [1]}), path), "the file is no DuckDB database"),
+    "a text": (lambda path: path.write_text("run_id,score\n" * 500), "the file is not a DuckDB database"),
+    "a short text": (lambda path: path.write_text("hi"), "the file is not a DuckDB database"),
+    "SQLite": (make_sqlite, "the file is not a DuckDB database"),
+    "Parquet": (lambda path: pq.write_table(pa.table({"a": [1]}), path), "the file is not a DuckDB database"),
     "nothing": (lambda path: path.write_bytes(b""), "the file is empty, 0 bytes"),
     "a folder": (lambda path: path.mkdir(), "Is a directory"),
 }
 DAMAGED = {
     "cut in half": (
         lambda path: os.truncate(path, path.stat().st_size // 2),
-        "Could not read enough bytes|its end is missing",
+        "Could not read enough bytes|the file is truncated",
     ),
     "cut in its header": (lambda path: os.truncate(path, 5_000), "Could not read enough bytes"),
     "overwritten": (lambda path: path.write_bytes(path.read_bytes()[:4096] + bytes(8192)), "Corrupt database file"),
@@ -449,7 +449,7 @@ def test_a_file_whose_end_is_missing_is_not_written_to(tmp_path, share):
     os.truncate(path, int(share * path.stat().st_size))
     before = path.read_bytes()
 
-    with pytest.raises(StoreError, match="Could not read enough bytes|its end is missing"):
+    with pytest.raises(StoreError, match="Could not read enough bytes|the file is truncated"):
         Store(path, replace(LIMITS, temp_directory=tmp_path / "spill")).prepare()
 
     assert path.read_bytes() == before
@@ -571,7 +571,7 @@ def test_without_room_for_twice_the_estimate_nothing_begins(tmp_path):
 
     huge = shutil.disk_usage(tmp_path).total
     with pytest.raises(
-        StoreError, match=r"[\d,]+ MB free, wanted [\d,]+ MB: 2 times what database and spool may take\. Free the disk"
+        StoreError, match=r"[\d,]+ MB free, needs [\d,]+ MB: 2 times what database and spool may take\. Free the disk"
     ):
         require_space(tmp_path, huge, "database and spool")
 

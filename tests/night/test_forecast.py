@@ -258,7 +258,7 @@ def test_rates_come_from_words_a_file_or_a_run(night, tmp_path):
     with pytest.raises(ConfigError, match="no such file, and no such run"):
         find_rates(prepared, "nothing", tmp_path)
     (tmp_path / "mine.json").write_text('{"prefill": [], "speed": 3}')
-    with pytest.raises(ConfigError, match=r"mine\.json: no rates file"):
+    with pytest.raises(ConfigError, match=r"mine\.json: not a rates file"):
         find_rates(prepared, "mine.json", tmp_path)
 
 
@@ -318,7 +318,7 @@ def test_a_night_with_rates_has_its_forecast_beside_what_it_took(night, fake_vll
 
 @pytest.mark.parametrize(
     ("left", "told"),
-    [("device", "the rates are of H100, not of fake"), ("file", "no rates file"), ("decode", "no rate of decoding")],
+    [("device", "the rates are of H100, not of fake"), ("file", "not a rates file"), ("decode", "no decode rate")],
 )
 def test_without_rates_that_fit_there_is_no_forecast_and_no_failure(night, tmp_path, caplog, left, told):
     prepared = night([3], strategy__decode_mode="permutation" if left == "decode" else "first_token")

@@ -164,7 +164,7 @@ def test_a_published_night_is_exported_and_a_failed_export_takes_nothing_back(ni
     (tmp_path / "taken").write_text("a file in the way")
     failed = night([2, 3], publish=True, folder="b", store__export=str(tmp_path / "taken"))
     for _ in range(2):  # the same command tries again
-        with pytest.raises(FollowUpFailed, match="is published, but not all that follows is done"):
+        with pytest.raises(FollowUpFailed, match="is published, but some follow-up steps failed"):
             run_night(failed)
     assert select(failed, "select status, error from runs") == [{"status": "published", "error": None}]
     assert value(failed, "select count(*) from latest_scores") == 5
@@ -263,7 +263,7 @@ def test_other_settings_or_input_make_another_run_and_capacity_does_not(night, t
 
 
 def test_limited_and_dry_runs_are_not_published(night, tmp_path):
-    with pytest.raises(ConfigError, match="publish does not go with limit_queries or dry_run"):
+    with pytest.raises(ConfigError, match="publish cannot be combined with limit_queries or dry_run"):
         night(publish=True, limit_queries=2)
 
 
@@ -354,7 +354,7 @@ def test_a_night_whose_caches_are_damaged_is_ranked_without_them_and_says_where_
 def test_another_series_of_vllm_is_refused_by_name(night, fake_vllm):
     fake_vllm(version="0.33.1")
 
-    with pytest.raises(ConfigError, match=r"vLLM 0\.33\.1 is installed, but packrank drives 0\.32 alone"):
+    with pytest.raises(ConfigError, match=r"vLLM 0\.33\.1 is installed, but packrank supports only 0\.32"):
         run_night(night([3]))
 
 
@@ -371,8 +371,8 @@ def test_a_run_taken_up_with_another_engine_says_so_and_keeps_what_both_were(nig
 
     run_night(cold)
 
-    assert "is taken up with enable_prefix_caching=False, it began with True: its rows come of both" in caplog.text
-    assert "is taken up with dtype" not in caplog.text
+    assert "resumes with enable_prefix_caching=False but began with True: its rows come from both" in caplog.text
+    assert "resumes with dtype" not in caplog.text
     assert value(cold, "select enable_prefix_caching from runs") is False
     assert value(cold, "select (settings->>'$.engine.max_model_len')::integer from runs") == 1024
 
@@ -436,7 +436,7 @@ def test_metrics_that_are_missing_are_null_and_lose_no_batch(night, fake_vllm, m
 
 
 def test_a_setting_that_vllm_does_not_know_is_refused_before_weights_load(night):
-    with pytest.raises(ConfigError, match=r"\[engine\] max_num_seq: vLLM knows no such setting. Is it max_num_seqs\?"):
+    with pytest.raises(ConfigError, match=r"\[engine\] max_num_seq: vLLM has no such setting. Is it max_num_seqs\?"):
         run_night(night(engine__max_num_seq=3))
 
 

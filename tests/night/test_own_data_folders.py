@@ -181,7 +181,7 @@ def test_what_is_missing_is_told_in_one_line_of_toml_and_stands_in_the_file(tmp_
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 3
     assert line.endswith(
-        'put in under [inputs] what \'?\' stands for: candidates = "?", columns.queries = { query_id = "?", text = "?" }'
+        'fill in each \'?\' under [inputs]: candidates = "?", columns.queries = { query_id = "?", text = "?" }'
     )
     assert "src" not in line.replace(str(tmp_path), "")
     assert "notes.csv, line 2: 1 columns, the header has 2" in line
@@ -203,7 +203,7 @@ def test_a_settings_file_that_is_there_is_kept_and_a_folder_without_data_gets_no
 
     with pytest.raises(SystemExit):
         main(["init", str(tmp_path / "mine")])
-    assert "is there already. Give --force" in capsys.readouterr().err
+    assert "already exists. Give --force" in capsys.readouterr().err
     assert (tmp_path / "mine" / "packrank.toml").read_text() == "# mine"
     main(["init", str(tmp_path / "mine"), "--force"])
     assert 'queries = "queries.parquet"' in (tmp_path / "mine" / "packrank.toml").read_text()

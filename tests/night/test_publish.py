@@ -86,7 +86,7 @@ def test_a_publication_that_latest_scores_does_not_show_says_so(database, night,
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"status": "failed"}, PackrankError, "is 'failed', wanted complete"),
+        ({"status": "failed"}, PackrankError, "is 'failed', expected complete"),
         ({"is_limited": True}, PackrankError, "is a trial: latest_scores would lose queries"),
         ({"failed_checks": None}, PackrankError, "was not checked"),
         ({"failed_checks": ["budget_kept", "partial_queries"]}, CheckFailed, "failed budget_kept, partial_queries"),
@@ -105,7 +105,7 @@ def test_what_is_not_published_and_why(database, given, error, words):
 def test_only_a_published_run_is_taken_back(database):
     make(database, "x", status="failed")
 
-    with pytest.raises(PackrankError, match="is 'failed', wanted published"):
+    with pytest.raises(PackrankError, match="is 'failed', expected published"):
         unpublish_by_hand(database, "x")
     with pytest.raises(PackrankError, match="no run 'y'"):
         unpublish_by_hand(database, "y")
@@ -125,7 +125,7 @@ def test_neither_goes_on_beside_a_run_or_without_a_database(database):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ({"strategy.depth": 3}, "wanted store.KEY=VALUE"),
+        ({"strategy.depth": 3}, "expected store.KEY=VALUE"),
         ({"store.exports": "x"}, r"\[store\] exports: unknown key"),
         ({"store.export": 3}, r"\[store\] export = 3"),
     ],
@@ -143,7 +143,7 @@ def test_somebody_elses_database_gets_no_tables(database):
     database.parent.mkdir(parents=True)
     rows(database, "create table theirs (x integer)")
 
-    with pytest.raises(StoreError, match="has no runs, it is no database of packrank's"):
+    with pytest.raises(StoreError, match="has no runs: it is not a packrank database"):
         publish_by_hand(database, "x")
 
     assert rows(database, "select table_name as name from duckdb_tables()") == [{"name": "theirs"}]

@@ -226,7 +226,7 @@ def test_the_page_shows_blocks_in_use_against_the_cache_and_what_limits_them(nig
     assert {column: raw(value) for column, value in row.items() if f"budget.{column}" in page.values} == {
         key.partition(".")[2]: value for key, value in page.values.items() if key.startswith("budget.")
     }
-    for words in ("At most 49 of the engine's ", "What allows no more", "Blocks committed together"):
+    for words in ("At most 49 of the engine's ", "Limited by", "Blocks committed together"):
         assert words in page.words
     assert "Share of the budget" not in page.words
 
@@ -368,7 +368,7 @@ def test_what_a_run_does_not_have_is_said_in_a_sentence(tmp_path):
     for words in (
         "Complete: every query has a row; not published.",
         "Quality: no judgments.",
-        "Latency: the engine was asked nothing.",
+        "Latency: no requests were sent to the engine.",
         "or run packrank study.",
         "KV-cache use: no batch was asked.",
         "Changes since the last published night: no earlier night of its name is published.",

@@ -189,7 +189,7 @@ def test_a_night_that_fell_back_is_asked_again_by_the_next_and_by_requeue(nights
 def test_requeue_needs_a_finished_run(nights):
     with pytest.raises(PackrankError, match="nothing to requeue"):
         nights(28, request={"requeue": True})
-    with pytest.raises(ConfigError, match="full and dry_run do not go with it"):
+    with pytest.raises(ConfigError, match="full and dry_run cannot be combined with it"):
         nights(28, request={"requeue": True, "full": True})
 
 

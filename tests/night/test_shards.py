@@ -297,17 +297,17 @@ def test_the_nested_layout_is_split_by_query_too_into_more_shards_than_there_are
 
 
 def test_what_does_not_belong_together_is_refused_in_one_line(night, monkeypatch, tmp_path):
-    with pytest.raises(ConfigError, match=r"limit_queries does not go with \[packing\] shards = 2.*packing.shards=1"):
+    with pytest.raises(ConfigError, match=r"limit_queries needs \[packing\] shards = 1, not 2.*packing.shards=1"):
         night(shards=2, request={"limit_queries": 1})
     prepared = night(shards=2)
     with pytest.raises(StoreError, match="no night asks for shards here"):
         rank_shard(prepared, prepared.base_run_id, 0)
     run_id = begun(prepared)
-    with pytest.raises(ConfigError, match="the run has 2 shards, wanted 0 to 1"):
+    with pytest.raises(ConfigError, match="the run has 2 shards, expected 0 to 1"):
         rank_shard(prepared, run_id, 2)
     other = night(shards=2, strategy__stride=1)
     with pytest.raises(
-        ConfigError, match=f"settings, model and input are those of {other.base_run_id} here, wanted {run_id}"
+        ConfigError, match=f"settings, model and input are those of {other.base_run_id} here, not of {run_id}"
     ):
         rank_shard(other, run_id, 0)
     order = read_order(prepared.settings.spool_folder / run_id)

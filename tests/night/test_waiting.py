@@ -257,7 +257,7 @@ def test_input_that_is_not_of_the_night_is_warned_of(tmp_path, model_folder, pat
     assert tell([today]) == ()
     assert tell([before, earlier]) == (
         f"candidates: dt={before} is 1 day older than the night {today}. Name candidates in [inputs] may_be_older if "
-        "that is meant.",
+        "that is intended.",
     )
     assert tell([earlier], **{"inputs.may_be_older": ["candidates"]}) == ()
     assert tell([before, earlier], earlier) == ()
@@ -269,7 +269,7 @@ def test_input_that_is_not_of_the_night_is_warned_of(tmp_path, model_folder, pat
     assert (
         tell([], before)
         == tell([], moment=Noon.now(UTC) - timedelta(days=1))
-        == (f"The input has no date: files as they are now are ranked as the night {before}.",)
+        == (f"The input has no date: its current files are ranked as the night {before}.",)
     )
 
 

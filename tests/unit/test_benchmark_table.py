@@ -116,7 +116,7 @@ def test_a_runs_own_covariance_is_part_of_the_sum():
         ("[1]", "JSON object was expected, found int"),
         ("no json", "not the JSON of vllm bench serve"),
         (json.dumps(ARTICLE | {"completed": 0}), "no request was answered"),
-        (json.dumps({**ARTICLE, "duration": "66"}), "duration is no number"),
+        (json.dumps({**ARTICLE, "duration": "66"}), "duration is not a number"),
         (json.dumps({k: v for k, v in ARTICLE.items() if "e2el" not in k}), "--percentile-metrics ttft,tpot,itl,e2el"),
     ],
 )

@@ -68,7 +68,7 @@ def test_what_changes_the_numbers_makes_another_run(settings_file, key, value):
     ("key", "value", "words"),
     [
         ("load_format", "dummy", "the weights would be random"),
-        ("convert", "classify", "only generative models"),
+        ("convert", "classify", "needs a generative model"),
         ("hf_config_path", "other", "the files in the model's folder"),
         ("kv_sharing_fast_prefill", True, "log-probabilities of prompts would be wrong"),
         ("watermark_config", {"key": 1}, "moves the tokens"),

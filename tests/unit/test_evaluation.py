@@ -93,11 +93,11 @@ def test_no_judgments_is_no_number_out_of_nothing():
         ({"query_id": ["q", None], "doc_id": ["d", "e"], "relevance": [1, 2]}, "a null among"),
         (
             {"query_id": ["q", "p"], "doc_id": ["d", "e"], "relevance": [1, 1_764_460_800_000]},
-            "qrels.parquet: column 'relevance', query 'p', document 'e': .* is 1764460800000, wanted .* -10 to 1,000",
+            "qrels.parquet: column 'relevance', query 'p', document 'e': .* is 1764460800000, expected .* -10 to 1,000",
         ),
-        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [2**62]}, "is 4611686018427387904, wanted"),
-        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [-11]}, "is -11, wanted"),
-        ({"query_id": ["q"], "doc_id": ["d"], "relevance": ["high"]}, "holds string in 1 rows, wanted integers"),
+        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [2**62]}, "is 4611686018427387904, expected"),
+        ({"query_id": ["q"], "doc_id": ["d"], "relevance": [-11]}, "is -11, expected"),
+        ({"query_id": ["q"], "doc_id": ["d"], "relevance": ["high"]}, "holds string in 1 rows, expected integers"),
         ({"query_id": ["q"], "doc_id": ["d"]}, "no column 'relevance'"),
     ],
 )
@@ -112,7 +112,7 @@ def test_judgments_that_contradict_themselves_are_refused(tmp_path, rows, words)
 def test_a_grade_that_is_none_is_refused_in_a_text_file_too(tmp_path, grade):
     (tmp_path / "qrels.txt").write_text(f"q1 0 a 1\nq2 0 b {grade}\n")
 
-    with pytest.raises(InputError, match=rf"qrels.txt, line 2: the relevance is '{grade}', wanted"):
+    with pytest.raises(InputError, match=rf"qrels.txt, line 2: the relevance is '{grade}', expected"):
         qrels_of(InputSettings(nested="-", qrels=str(tmp_path / "qrels.txt")), NIGHT)
 
 
@@ -411,10 +411,10 @@ def test_values_of_another_rule_are_not_replaced_in_silence(tmp_path):
     ("request_", "error", "words"),
     [
         (EvaluationRequest("r9"), PackrankError, "no run 'r9'"),
-        (EvaluationRequest("dead"), PackrankError, "run dead is 'failed', wanted complete or published"),
+        (EvaluationRequest("dead"), PackrankError, "run dead is 'failed', expected complete or published"),
         (EvaluationRequest("r1"), PackrankError, "stored .inputs. are not this packrank's"),
         (EvaluationRequest("bare"), ConfigError, "name no .inputs. qrels. Give --qrels"),
-        (EvaluationRequest("r1", overrides={"a.b": 1}), ConfigError, "--set goes with a settings file"),
+        (EvaluationRequest("r1", overrides={"a.b": 1}), ConfigError, "--set needs a settings file"),
         (EvaluationRequest("nowhere.toml"), ConfigError, "no such settings file"),
         (EvaluationRequest("r1", qrels="nowhere.txt"), InputError, "no such file"),
     ],

@@ -102,7 +102,7 @@ def test_long_answers_need_a_rate_of_decoding_and_end_before_they_must():
 
 @pytest.mark.parametrize("text", ["", "decode=3", "prefill=0", "prefill=-1", "prefill=5,prefil=3", "prefill=5 decode=3", "prefill=1.2.3"])  # fmt: skip
 def test_rates_that_say_nothing_are_refused(text):
-    with pytest.raises(ConfigError, match="wanted prefill=50000,decode=3000"):
+    with pytest.raises(ConfigError, match="expected prefill=50000,decode=3000"):
         parse_rates(text)
 
 
@@ -110,10 +110,10 @@ def test_durations_and_parameters_are_read_as_people_write_them():
     assert [parse_duration(text) for text in ("4h30m", "90m", "45s", "3600")] == [16_200, 5_400, 45, 3_600]
     assert [parse_parameters(text) for text in ("8B", "0.6B", "135M")] == [8e9, 0.6e9, 135e6]
     for text in ("", "0", "4:30", "h"):
-        with pytest.raises(ConfigError, match="wanted a duration"):
+        with pytest.raises(ConfigError, match="expected a duration"):
             parse_duration(text)
     for text in ("8", "B", "0B", "8GB"):
-        with pytest.raises(ConfigError, match="wanted a number of parameters"):
+        with pytest.raises(ConfigError, match="expected a number of parameters"):
             parse_parameters(text)
 
 

@@ -267,8 +267,8 @@ def test_the_supported_vllm_is_named_alike_everywhere(monkeypatch):
 
     assert len(found) == 4
     assert set(found) == {VLLM_SERIES}
-    assert f"drives vLLM {VLLM_SERIES} alone" in (ROOT / "README.md").read_text(encoding="utf-8")
-    for version, fix in ((f"{VLLM_SERIES}.7", None), ("0.99.0", f"packrank drives {VLLM_SERIES} alone: run `make`")):
+    assert f"installs vLLM {VLLM_SERIES} with CUDA" in (ROOT / "README.md").read_text(encoding="utf-8")
+    for version, fix in ((f"{VLLM_SERIES}.7", None), ("0.99.0", f"packrank supports only {VLLM_SERIES}: run `make`")):
         monkeypatch.setattr(doctor, "_version", lambda name, one=version: "missing" if name == "vllm" else one)
         _, findings = doctor.examine(ROOT / "none.toml", {}, with_engine=False)
         (finding,) = [each for each in findings if each.what == "vllm"]

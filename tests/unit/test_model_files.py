@@ -109,7 +109,7 @@ def test_a_model_without_a_chat_template_is_warned_of(folder, recipe_of, caplog)
         ("tokenizer_config.json", b'{"bos_tok', "not readable as JSON: Unterminated string"),
         ("tokenizer_config.json", b"", "not readable as JSON"),
         ("tokenizer_config.json", b"\xef\xbb\xbf{}", "Unexpected UTF-8 BOM"),
-        ("tokenizer_config.json", b"[]", "holds a list, wanted a JSON object"),
+        ("tokenizer_config.json", b"[]", "holds a list, expected a JSON object"),
         ("tokenizer_config.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\n", "git lfs pull"),
         ("tokenizer_config.json", b'{"pad_token": {"no": 1}}', "pad_token has no text as its content"),
         ("tokenizer_config.json", b'{"chat_template": 5}', "neither a text nor a list of named texts"),

@@ -184,7 +184,7 @@ def test_a_partition_in_steps_is_staged_and_recorded(tmp_path):
 
     assert stage(tmp_path, given).num_candidates == 1
     assert stage(tmp_path, given, partition="year=2026/month=11/day=08").num_candidates == 1
-    with pytest.raises(ConfigError, match="no input lies in folders named so"):
+    with pytest.raises(ConfigError, match="no input has folders of that name"):
         stage(tmp_path, given, partition="2026-11-08")
 
 
@@ -209,9 +209,9 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_named(tmp_path):
     os.symlink(tmp_path / "c/part-b", tmp_path / "c/part-a/part-x1")
     os.symlink(tmp_path / "c/part-a", tmp_path / "c/part-b/part-y1")
 
-    with pytest.raises(InputNotReady, match=r"n/dt=2026-11-29: a link that leads nowhere \(.*gone is not there"):
+    with pytest.raises(InputNotReady, match=r"n/dt=2026-11-29: a broken link \(.*gone does not exist"):
         found(nowhere)
-    with pytest.raises(InputError, match="a link to a folder in which it lies"):
+    with pytest.raises(InputError, match="a link to a folder that contains it"):
         found(circle)
 
 

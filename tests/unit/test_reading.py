@@ -194,10 +194,10 @@ def test_a_column_that_stands_twice_is_named(tmp_path, paths):
         ("candidates", {"rank": [0, 1, 2, 0, 1, 0, 1, 2, 3]}, "below 1 in 3 of 9 rows (smallest 0)"),
         ("candidates", {"rank": [-5] + [1] * 8}, "below 1 in 1 of 9 rows (smallest -5)"),
         ("candidates", {"rank": [1.5] + [1.0] * 8}, "must hold whole numbers"),
-        ("candidates", {"rank": ["1"] * 9}, "holds string in 9 rows, wanted integers"),
-        ("candidates", {"score": [True] * 9}, "holds bool in 9 rows, wanted numbers"),
-        ("candidates", {"query_id": [1.0] * 9}, "holds double in 9 rows, wanted text or integers"),
-        ("documents", {"text": [b"x"] * 7}, "holds binary in 7 rows, wanted text. Cast it to text"),
+        ("candidates", {"rank": ["1"] * 9}, "holds string in 9 rows, expected integers"),
+        ("candidates", {"score": [True] * 9}, "holds bool in 9 rows, expected numbers"),
+        ("candidates", {"query_id": [1.0] * 9}, "holds double in 9 rows, expected text or integers"),
+        ("documents", {"text": [b"x"] * 7}, "holds binary in 7 rows, expected text. Cast it to text"),
         ("queries", {"query_id": ["a", "a", "b"]}, "query_id 'a' has 2 different texts in 2 rows"),
         ("documents", {"doc_id": ["d0000"] * 2 + [f"d{n:04d}" for n in range(1, 6)]}, "doc_id 'd0000' comes in 2 rows"),
         ("candidates", {"query_id": ["other"] * 9}, "0 of 9 rows match queries"),
@@ -310,11 +310,11 @@ def test_fields_inside_columns_and_inside_lists_are_offered_and_can_be_mapped(tm
         ({"query_id": ["a"], "text": ["x"], "doc_id": ["d"]}, "so this is not the nested layout. Name flat files as"),
         (
             {"query_id": ["a"], "text": ["x"], "candidates": [["d"]]},
-            r"holds list<.*: string> .*wanted list<struct<doc_id",
+            r"holds list<.*: string> .*expected list<struct<doc_id",
         ),
         (
             {"query_id": ["a"], "text": ["x"], "candidates": [[{"doc_id": 1.5, "text": "t"}]]},
-            "wanted list<struct<doc_id",
+            "expected list<struct<doc_id",
         ),
     ],
 )
@@ -798,7 +798,7 @@ def test_a_given_partition_is_read(tmp_path, paths):
     ("partition", "error", "words"),
     [
         ("dt=2026-11-01", InputError, "no partition dt=2026-11-01"),
-        ("day=2026-11-27", ConfigError, "no input lies in folders named so"),
+        ("day=2026-11-27", ConfigError, "no input has folders of that name"),
     ],
 )
 def test_a_partition_that_is_not_there_is_an_error(tmp_path, paths, partition, error, words):

@@ -112,7 +112,7 @@ def test_what_was_put_back_is_told(cut, tmp_path, caplog):
 
     num_rows(torn)
 
-    assert "a checkpoint was cut off: 1 blocks were put back from" in caplog.text
+    assert "a checkpoint was interrupted: 1 blocks were restored from" in caplog.text
 
 
 def test_a_checkpoint_that_came_to_its_end_is_not_taken_back(cut, tmp_path, caplog):
@@ -200,7 +200,7 @@ def test_a_damaged_journal_stops_the_command_and_stays(cut, tmp_path):
     torn = cut.torn(tmp_path, PAGE_BYTES)
     os.truncate(journal_of(torn), 100)
 
-    with pytest.raises(StoreError, match=r"nights\.duckdb: a checkpoint was cut off, and .* nights.duckdb.journal"):
+    with pytest.raises(StoreError, match=r"nights\.duckdb: a checkpoint was interrupted, and .* nights.duckdb.journal"):
         num_rows(torn)
 
     assert journal_of(torn).stat().st_size == 100
@@ -245,7 +245,7 @@ def test_a_journal_with_a_changed_byte_is_not_put_back(cut, tmp_path):
     before = torn.read_bytes()
 
     with pytest.raises(
-        StoreError, match=r"cannot be put back from nights\.duckdb\.journal: .*checksums.*docs/operations"
+        StoreError, match=r"cannot be restored from nights\.duckdb\.journal: .*checksums.*docs/operations"
     ):
         num_rows(torn)
 
@@ -258,7 +258,7 @@ def test_another_file_beside_an_old_journal_is_left_alone(cut, tmp_path):
     shutil.copy(journal_of(cut.begun), journal_of(path))
     path.write_bytes(b"a,b,c\n" * 50_000)
 
-    with pytest.raises(StoreError, match="no DuckDB database"):
+    with pytest.raises(StoreError, match="not a DuckDB database"):
         num_rows(path)
 
     assert path.read_bytes() == b"a,b,c\n" * 50_000

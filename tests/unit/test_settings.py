@@ -43,9 +43,9 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"inputs.top_k": 0}, "[inputs] top_k = 0"),
         ({"strategy.name": "bubble"}, "'setwise', 'tourrank'"),
         ({"strategy.decode_mode": "beam"}, "'first_token', 'permutation'"),
-        ({"strategy.decode_mode": "yes_no"}, "which takes first_token or permutation or reasoning"),
-        ({"strategy.name": "setwise"}, "does not go with strategy setwise, which takes select"),
-        ({"strategy.name": "pointwise"}, "which takes yes_no or query_likelihood"),
+        ({"strategy.decode_mode": "yes_no"}, "which needs first_token or permutation or reasoning"),
+        ({"strategy.name": "setwise"}, "does not work with strategy setwise, which needs select"),
+        ({"strategy.name": "pointwise"}, "which needs yes_no or query_likelihood"),
         ({"strategy.calibrate": "content_free", "strategy.decode_mode": "permutation"}, "needs decode_mode"),
         ({"strategy.setwise.method": "insertion"}, "setwise is set, but the strategy is sliding"),
         ({"strategy.name": "tdpart", "strategy.window_size": 10, "strategy.top_k": 10}, "must be below window_size"),
@@ -56,20 +56,20 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"night.window_size": 3}, "[night] window_size: unknown key. [strategy] has such a key."),
         ({"strategy.cascade.kepe": 3}, "[strategy] cascade.kepe: unknown key. Is it keep?"),
         ({"packing.x": 3}, "[packing] x: unknown key. [packing] has driver, batch_loads,"),
-        ({"engine.max_modellen": 9}, "[engine] max_modellen: vLLM knows no such setting. Is it max_model_len?"),
-        ({"strategy.window_size": 5.5}, "[strategy] window_size = 5.5: wanted a whole number of 2 or more, or 'auto'"),
+        ({"engine.max_modellen": 9}, "[engine] max_modellen: vLLM has no such setting. Is it max_model_len?"),
+        ({"strategy.window_size": 5.5}, "window_size = 5.5: expected a whole number of 2 or more, or 'auto'"),
         (
             {"strategy.window_size": "9"},
-            "window_size = '9': wanted a whole number of 2 or more, or 'auto', without quo",
+            "window_size = '9': expected a whole number of 2 or more, or 'auto', without quo",
         ),
         ({"strategy.name": "slidng"}, "'blitz' or 'pairwise'. Is it 'sliding'?"),
-        ({"inputs.may_be_older": ["query"]}, "may_be_older.0 = 'query': wanted a list of 'queries', 'documents', "),
-        ({"store.memory_limit": "much"}, "memory_limit = 'much': wanted a text such as '1GB'"),
+        ({"inputs.may_be_older": ["query"]}, "may_be_older.0 = 'query': expected a list of 'queries', 'documents', "),
+        ({"store.memory_limit": "much"}, "memory_limit = 'much': expected a text such as '1GB'"),
         (
             {"preset": "configs/models/quen3.toml"},
             "a shipped preset: deepseek, first_mistral",
         ),
-        ({"strategy.cascade.keep": 9, "strategy.name": "pointwise"}, "does not go with strategy pointwise"),
+        ({"strategy.cascade.keep": 9, "strategy.name": "pointwise"}, "does not work with strategy pointwise"),
         (
             {"strategy.cascade.keep": 9, "strategy.name": "pointwise", "strategy.decode_mode": "yes_no"},
             "cascade needs windows, pointwise has none: leave it out, or --set strategy.cascade=none",
@@ -79,7 +79,7 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"inputs.queries": "q.parquet"}, "either nested, or queries, documents and candidates"),
         ({"inputs.nested": None}, "missing: give queries, documents and candidates, or nested"),
         ({"inputs.columns.queries.txt": "t"}, "queries has the columns query_id, text"),
-        ({"store.export": "s3://bucket/out"}, "wanted a local folder"),
+        ({"store.export": "s3://bucket/out"}, "expected a local folder"),
         ({"store.memory_limit": "lots"}, "[store] memory_limit = 'lots'"),
         ({"prompt.min_passage_tokens": 65}, "min_passage_tokens = 65 must be at most max_passage_tokens = 64"),
         ({"checks.max_fallback_share": 1.5}, "[checks] max_fallback_share = 1.5"),
@@ -89,11 +89,11 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"checks.max_fallback_share": float("nan")}, "[checks] max_fallback_share = nan"),
         ({"checks.max_canary_drift": float("inf")}, "[checks] max_canary_drift = inf"),
         ({"strategy.score_gap": float("nan")}, "[strategy] score_gap = nan"),
-        ({"engine.gpu_memory_utilization": float("nan")}, "gpu_memory_utilization = nan: wanted a finite number"),
+        ({"engine.gpu_memory_utilization": float("nan")}, "gpu_memory_utilization = nan: expected a finite number"),
         ({"store.memory_limit": "0.0GB"}, "[store] memory_limit = '0.0GB'"),
         ({"engine.speculative_config": {"method": "ngram"}}, "speculative decoding is refused"),
         ({"engine.data_parallel_size": 2}, "run shards instead"),
-        ({"engine.runner": "pooling"}, "only generative models"),
+        ({"engine.runner": "pooling"}, "needs a generative model"),
         ({"engine.tokenizer": "other"}, "tokenizer = 'other': prompts are made and answers read with the tokenizer in"),
         ({"engine.tokenizer_mode": "mistral"}, "tokenizer_mode = 'mistral'"),
         ({"engine.skip_tokenizer_init": True}, "answers are read as text"),
@@ -120,7 +120,7 @@ def test_a_setting_that_cannot_work_is_refused_with_what_is_allowed(settings_fil
     assert str(settings_file) in message
     assert words in message
     assert "\n" not in message
-    assert all(message.count(key.rpartition(".")[2]) <= 2 for key in override if "wanted" in message)
+    assert all(message.count(key.rpartition(".")[2]) <= 2 for key in override if "expected" in message)
 
 
 def test_an_override_can_take_a_key_or_a_table_back(settings_file):
@@ -179,7 +179,7 @@ def test_the_mark_that_windows_puts_in_front_of_a_file_is_read_past(settings_fil
     assert load_settings(settings_file) == plain
 
 
-@pytest.mark.parametrize(("name", "words"), [("m.gguf", "a GGUF file, wanted a folder"), ("m.bin", "a file, wanted a")])
+@pytest.mark.parametrize(("name", "words"), [("m.gguf", "a GGUF file, expected a"), ("m.bin", "a file, expected a")])
 def test_a_model_that_is_one_file_is_told_so(tmp_path, name, words):
     (tmp_path / name).touch()
 
@@ -279,7 +279,7 @@ def test_what_ranks_is_told_in_words(given, told):
 
 @pytest.mark.parametrize("text", ["window_size=3", "strategy.window_size", "="])
 def test_an_override_of_another_form_is_refused(text):
-    with pytest.raises(ConfigError, match="wanted section.key=value"):
+    with pytest.raises(ConfigError, match="expected section.key=value"):
         parse_override(text)
 
 

@@ -131,7 +131,7 @@ def test_without_the_nights_order_no_shard_begins(tmp_path):
 )
 def test_a_shard_ranks_by_the_nights_own_commit(caplog, here, wanted, ends):
     if ends == "refused":
-        with pytest.raises(ConfigError, match=re.escape(f"at commit {here}, wanted {wanted}")):
+        with pytest.raises(ConfigError, match=re.escape(f"at commit {here}, expected {wanted}")):
             require_same_code("shard 0", here, wanted)
     else:
         require_same_code("shard 0", here, wanted)

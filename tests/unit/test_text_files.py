@@ -170,11 +170,11 @@ GOOD = b"doc_id,text\n1,a\n"
         ("d.csv.gz", gzip.compress(GOOD, mtime=0)[:-9], "d.csv.gz: not a complete file"),
         ("d.csv.gz", GOOD, "d.csv.gz: damaged: Not a gzipped file"),
         ("d.jsonl", b'{"doc_id": 1, "text": "a"}\n{"doc_id": 2', "d.jsonl, line 2: not JSON: Expecting"),
-        ("d.jsonl", b'{"doc_id": 1, "text": "a"}\n5\n', "line 2: str, wanted an object"),
-        ("d.jsonl", b'{"doc_id": 1, "text": ["a"]}\n', r"column 'text' holds list<.*wanted text"),
-        ("d.jsonl", b'{"doc_id": true, "text": "a"}\n', "line 1: 'doc_id' is true, wanted text or a number"),
-        ("d.json", b'[{"doc_id": 1, "text": "a"}]', r"d.json: one JSON array, wanted an object a line: jq -c"),
-        ("d.xlsx", b"PK\x03\x04", r"not a Parquet file .*Text is read by its name: \*.csv"),
+        ("d.jsonl", b'{"doc_id": 1, "text": "a"}\n5\n', "line 2: str, expected an object"),
+        ("d.jsonl", b'{"doc_id": 1, "text": ["a"]}\n', r"column 'text' holds list<.*expected text"),
+        ("d.jsonl", b'{"doc_id": true, "text": "a"}\n', "line 1: 'doc_id' is true, expected text or a number"),
+        ("d.json", b'[{"doc_id": 1, "text": "a"}]', r"d.json: one JSON array, expected one object per line: .*jq -c"),
+        ("d.xlsx", b"PK\x03\x04", r"not a Parquet file .*Text is recognised by name: \*.csv"),
     ],
 )
 def test_a_text_file_that_cannot_be_read_is_told_in_one_line(tmp_path, name, data, words):
@@ -191,7 +191,7 @@ def test_numbers_that_are_none_are_told_with_their_line(tmp_path):
     paths = {f"inputs.{source}": str(write_parquet(tmp_path / source, **ROWS[source])) for source in ROWS}
     paths["inputs.candidates"] = str(write(tmp_path / "c.csv", b"query_id;doc_id;score\n007;01;1.5\n007;1;1,5\n"))
 
-    with pytest.raises(InputError, match=r"c.csv, line 3: 'score' is \"1,5\", wanted a number, with a decimal point"):
+    with pytest.raises(InputError, match=r"c.csv, line 3: 'score' is \"1,5\", expected a number, with a decimal point"):
         stage(tmp_path, paths)
 
 
@@ -210,7 +210,7 @@ def test_files_of_several_kinds_in_a_folder_are_refused_but_beside_parquet_text_
     write(folder / "a.csv", GOOD)
     write(folder / "b.jsonl.gz", gzip.compress(b'{"doc_id": 1, "text": "a"}\n'))
 
-    with pytest.raises(InputError, match=r"files of several kinds \(\*.csv, \*.jsonl\). Name those of one by a glob"):
+    with pytest.raises(InputError, match=r"files of several kinds \(\*.csv, \*.jsonl\). Select one kind with a glob"):
         open_documents(folder)
     pq.write_table(pq.read_table(write_parquet(tmp_path / "d.parquet", **ROWS["documents"])), folder / "c.parquet")
     assert [Path(file.path).name for file in open_documents(folder).files] == ["c.parquet"]

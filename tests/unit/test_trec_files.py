@@ -170,9 +170,9 @@ def test_rows_without_a_strict_order_are_not_exported(database, tmp_path, change
     ("run_id", "output", "top_k", "error", "words"),
     [
         ("r9", "out", None, PackrankError, "no run 'r9'"),
-        (RUN, "nowhere/out", None, ConfigError, "wanted a file in a folder that is there"),
-        (RUN, ".", None, ConfigError, "wanted a file"),
-        (RUN, "out", 0, ConfigError, "--top-k 0: wanted 1 or more"),
+        (RUN, "nowhere/out", None, ConfigError, "expected a file in an existing folder"),
+        (RUN, ".", None, ConfigError, "expected a file"),
+        (RUN, "out", 0, ConfigError, "--top-k 0: expected 1 or more"),
     ],
 )
 def test_what_cannot_be_exported_says_why(database, tmp_path, run_id, output, top_k, error, words):
@@ -249,17 +249,17 @@ def test_ids_are_text_and_files_may_be_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["q1 Q0 a 1 1 t", "q1 Q0 a b 2 1 t"], "line 2: 7 columns, wanted 6"),
+        (["q1 Q0 a 1 1 t", "q1 Q0 a b 2 1 t"], "line 2: 7 columns, expected 6"),
         (["q1 Q0 a 1 1 t", f"q1 Q0 {'a ' * 20}1 2 t"], "run.trec: .* in line 2, saw 25"),
-        ([f"q1 Q0 {'a ' * 20}1 2 t"], "line 1: 10 columns, wanted 6"),
-        (["q1 Q0 a 1 1"], "line 1: 5 columns, wanted 6"),
-        (["q1 Q0 a one 1 t"], "line 1: the rank is 'one', wanted a whole number"),
-        (["q1 Q0 a 99999999999999999999 1 t"], "the rank is '9{20}', wanted a whole number of at most 18 digits"),
-        (["q1 Q0 a 1 nan t"], "line 1: the score is 'nan', wanted a number"),
-        (["q1 Q0 a 1 1e400 t"], "line 1: the score is '1e400', wanted a number"),
+        ([f"q1 Q0 {'a ' * 20}1 2 t"], "line 1: 10 columns, expected 6"),
+        (["q1 Q0 a 1 1"], "line 1: 5 columns, expected 6"),
+        (["q1 Q0 a one 1 t"], "line 1: the rank is 'one', expected a whole number"),
+        (["q1 Q0 a 99999999999999999999 1 t"], "the rank is '9{20}', expected a whole number of at most 18 digits"),
+        (["q1 Q0 a 1 nan t"], "line 1: the score is 'nan', expected a number"),
+        (["q1 Q0 a 1 1e400 t"], "line 1: the score is '1e400', expected a number"),
         (["", "q1 Q0 a 1 high t"], "line 2: the score is 'high'"),
         (["q1 Q0 a 1 3 t", "q2 Q0 a 1 3 t", "q1 Q0 a 2 2 t"], "line 3: query 'q1' lists document 'a' again"),
-        ([], "no line. Wanted a TREC run"),
+        ([], "no lines. Expected a TREC run"),
         (["q9 Q0 a 1 3 t"], "has none of the 1 queries"),
         (["q1 Q0 z 1 3 t"], "has none of the 1 documents"),
     ],
@@ -408,9 +408,9 @@ def test_nothing_is_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["q1 0 a 1", "q1 0 b"], "line 2: 3 columns, wanted 4"),
-        (["q1 0 a high"], "line 1: the relevance is 'high', wanted a whole number from -10 to 1,000"),
-        (["query-id\tcorpus-id\tscore", "q1 0 a 1"], "line 2: 4 columns, wanted 3"),
+        (["q1 0 a 1", "q1 0 b"], "line 2: 3 columns, expected 4"),
+        (["q1 0 a high"], "line 1: the relevance is 'high', expected a whole number from -10 to 1,000"),
+        (["query-id\tcorpus-id\tscore", "q1 0 a 1"], "line 2: 4 columns, expected 3"),
         (["query-id\tcorpus-id\tscore"], "no judgments"),
         ([], "no judgments"),
     ],
