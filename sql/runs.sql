@@ -158,13 +158,13 @@ set
     offered_at = null
 where run_id = $run_id and status = 'complete';
 
--- name: thin_outcomes
--- Published runs are not resumed. Their orders are kept, and what single passages got, at a quarter of the bytes; but only
--- what the newest $keep_nights published nights of the series show, also where they reuse it.
-update outcomes
-set outcome_logprobs = null
-where len(outcome_logprobs) > 1 and run_id in (select run_id from runs where status = 'published');
+-- name: drop_logprobs
+-- A published run is not resumed: its orders stay, and what single passages got, at a quarter of the bytes.
+update outcomes set outcome_logprobs = null where len(outcome_logprobs) > 1 and run_id = $run_id;
 
+-- name: delete_outcomes
+-- Of a series' published runs, all outcomes but those that its newest $keep_nights published nights show, also where they
+-- reuse them.
 delete from outcomes
 where
     run_id in (select run_id from runs where name = $name and status = 'published')

@@ -101,5 +101,5 @@ comment on column window_documents.place is 'Place in the prompt, from 1';
 comment on column window_documents.doc_id is 'Document';
 comment on column window_documents.first_stage_rank is 'Place in the first stage''s order, from 1';
 comment on column window_documents.rank is 'Place in the final order of the query, from 1';
-comment on column window_documents.answered_place is 'Place in the window''s answer, from 1, best first; null where answers are no longer kept, see [store] keep_answer_nights';
+comment on column window_documents.answered_place is 'Place in the window''s answer, from 1, best first; null where answers are no longer kept, see [store.keep_outcomes]';
 comment on column window_documents.is_listed is 'Whether the answer named it; if not, it keeps its order behind those named; null where answered_place is';

@@ -56,7 +56,7 @@ def explain_query(database: Path, run_id: str, query_id: str, *, with_texts: boo
 def _notes(windows: list[Row], texts: RunTexts) -> str | None:
     notes = [] if texts.note is None else [texts.note]
     if windows and not any(window["outcome_order"] for window in windows):
-        notes.append("What the windows answered is no longer kept, see [store] keep_answer_nights.")
+        notes.append("What the windows answered is no longer kept, see [store.keep_outcomes].")
     return " ".join(notes) or None
 
 

@@ -14,7 +14,14 @@ from tasks.settings.loading import (
     overrides_from,
     parse_override,
 )
-from tasks.settings.models import CheckSettings, PackingSettings, Settings, StoreSettings, StudySettings
+from tasks.settings.models import (
+    CheckSettings,
+    OutcomeSettings,
+    PackingSettings,
+    Settings,
+    StoreSettings,
+    StudySettings,
+)
 from tasks.settings.night_section import NightSettings
 from tasks.settings.reference import SettingKey, keys_of, setting_tables, table_name, unknown_key_hint
 from tasks.settings.section import Section
@@ -30,6 +37,7 @@ __all__ = [
     "InputName",
     "InputSettings",
     "NightSettings",
+    "OutcomeSettings",
     "PackingSettings",
     "Section",
     "SettingKey",

@@ -117,6 +117,13 @@ class PackingSettings(Section):
     timeline: bool = False  # keeps a row of each engine step in engine_steps
 
 
+class OutcomeSettings(Section):
+    """How much of the windows' answers is kept once a night is published: for explain, and to train on."""
+
+    nights: Annotated[int, Field(ge=0)] = 7  # newest nights of the series whose answers are kept; older ones are deleted
+    logprobs: bool = False  # also the log-probability of each candidate, for nights published from now on
+
+
 class StoreSettings(Section):
     """The database, and what DuckDB may take from the host."""
 
@@ -132,7 +139,7 @@ class StoreSettings(Section):
 
     keep_nights: PositiveInt | None = None  # published nights of the series to keep; all if not given
     keep_window_nights: PositiveInt | None = None  # nights whose windows and batches are kept; latency comes from them
-    keep_answer_nights: Annotated[int, Field(ge=0)] = 7  # newest nights whose windows' answers are kept for explain
+    keep_outcomes: OutcomeSettings = OutcomeSettings()
 
     @field_validator("memory_limit")
     @classmethod

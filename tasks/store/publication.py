@@ -18,7 +18,7 @@ from tasks.system.run_lock import run_lock
 
 Step = Callable[[], str]  # returns what to tell, one line
 FURTHEST_EAST = timedelta(hours=14)  # the first time zone to begin a day
-ENDS = ("keep_nights", "keep_window_nights")
+ENDS = ("keep_nights", "keep_window_nights", "keep_answer_nights")  # the last is in what older runs stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def publish(store: Store, run_id: str, settings: StoreSettings) -> Publication:
         run = runs.get(run_id)
         is_new = run.status != "published"
         if is_new:
-            runs.publish(run, settings.keep_answer_nights)
+            runs.publish(run, settings.keep_outcomes)
         steps = [*_ends(store, settings, run), *_offers(store, settings, run)]  # what is deleted is not copied
         if not steps:
             runs.note_offered(run_id)

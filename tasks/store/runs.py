@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.settings import OutcomeSettings
 from tasks.system.database import KeptDatabase
 from tasks.system.errors import CheckFailed, PackrankError, StoreError
 
@@ -185,8 +186,10 @@ class Runs:
         """Notes which checks failed."""
         self._update("note_checks", {"run_id": run_id, "failed_checks": list(failed_checks)})
 
-    def publish(self, run: Run, keep_answer_nights: int) -> None:
+    def publish(self, run: Run, keep_outcomes: OutcomeSettings) -> None:
         """Makes a complete run the one of its night; outcomes are kept of the newest published nights of its series.
+
+        Its own log-probabilities go unless they are to be kept; what an earlier night kept of its own stays.
 
         Raises:
             CheckFailed: naming the checks that failed.
@@ -194,7 +197,9 @@ class Runs:
         """
         self._require_publishable(run)
         self._update("publish_run", {"run_id": run.run_id})
-        self._update("thin_outcomes", {"name": run.name, "keep_nights": keep_answer_nights})
+        if not keep_outcomes.logprobs:
+            self._update("drop_logprobs", {"run_id": run.run_id})
+        self._update("delete_outcomes", {"name": run.name, "keep_nights": keep_outcomes.nights})
 
     def unpublish(self, run: Run) -> None:
         """Takes a published run back to complete: `latest_scores` shows the run before it."""

@@ -215,9 +215,9 @@ def test_a_plan_asks_for_what_changed_and_an_explanation_shows_the_windows_of_th
 @pytest.mark.parametrize(("kept", "kept_runs"), [(7, 2), (1, 2), (0, 0)])
 def test_answers_are_kept_as_far_as_the_newest_nights_show_them(nights, tmp_path, kept, kept_runs):
     """The newest night reuses all but q003, so the first night's answers stay for those others."""
-    nights(28, store__keep_answer_nights=kept)
+    nights(28, store__keep_outcomes__nights=kept)
     rewrite(tmp_path / "in" / "queries.parquet", "text", "q003", "what is another thing")
-    second = nights(29, store__keep_answer_nights=kept)
+    second = nights(29, store__keep_outcomes__nights=kept)
 
     asked_twice = select(second, "select run_id from outcomes where query_id = 'q003' group by run_id")
     of_runs = select(second, "select run_id from outcomes group by run_id")
@@ -245,3 +245,21 @@ def test_answers_are_kept_as_far_as_the_newest_nights_show_them(nights, tmp_path
     ]
     assert ("no longer kept" in (table.note or "")) == (kept == 0)
     assert dict(table.rows)["question"]
+
+
+def test_log_probabilities_are_kept_of_the_nights_that_say_so_and_those_of_other_series_are_left_alone(nights):
+    """Each publication took those of all published runs, whosever they were."""
+
+    def nights_with_logprobs(prepared):
+        statement = "select distinct night, name from outcomes join runs using (run_id) where len(outcome_logprobs) > 1"
+        return sorted((row["name"], row["night"].day) for row in select(prepared, statement))
+
+    nights(28, store__keep_outcomes__logprobs=True, night__name="kept", request={"full": True})
+    nights(28, night__name="dropped", request={"full": True})
+    last = nights(29, night__name="kept", request={"full": True})
+
+    assert nights_with_logprobs(last) == [("kept", 28)]
+    assert value(last, "select count(distinct run_id) from outcomes") == 3
+    last = nights(30, store__keep_outcomes__nights=1, night__name="kept", request={"full": True})
+    assert nights_with_logprobs(last) == []
+    assert value(last, "select count(distinct run_id) from outcomes") == 2
