@@ -433,47 +433,10 @@ def unpublish(run_id: RunId, /, *, database: Database = None, set_: StoreOverrid
         say(line)
 
 
-@app.command
-def export(
-    run_id: RunId,
-    /,
-    *,
-    output: Annotated[Path, Parameter(help="File to write; replaced when the new one is complete.")],
-    format_: Annotated[
-        Literal["trec", "parquet", "jsonl"] | None,
-        Parameter(name="--format", help="By the file's extension if not given: .parquet, .jsonl, .trec, .run or .txt."),
-    ] = None,
-    top_k: Annotated[int | None, Parameter(help="Only the first N candidates of each query.")] = None,
-    database: Database = None,
-) -> None:
-    """Write a finished run's order to a file for other tools."""
-    from tasks.evaluation.run_export import export_run, form_of
-
-    form = format_ or form_of(output)
-    path, run_id = find_run(database, run_id)
-    made = export_run(path, run_id, form, Path.cwd() / output, top_k=top_k)
-    say(f"{made.output}: {made.num_rows:,} rows of {made.num_queries:,} queries")
-
-
-@app.command(name="import")
-def import_(
-    folder: Annotated[Path, Parameter(help="New or empty folder for the Parquet files.")],
-    /,
-    *,
-    run: Annotated[str | None, Parameter(help="TREC run; with --queries and --corpus.")] = None,
-    queries: Annotated[str | None, Parameter(help="BEIR queries, JSONL.")] = None,
-    corpus: Annotated[str | None, Parameter(help="BEIR corpus, JSONL.")] = None,
-    rankllm: Annotated[str | None, Parameter(help="RankLLM requests, JSON or JSONL; instead of those three.")] = None,
-    qrels: Annotated[str | None, Parameter(help="Judgments: TREC qrels or BEIR's tsv.")] = None,
-) -> None:
-    """Convert TREC, BEIR or RankLLM files to packrank's Parquet input."""
-    from tasks.evaluation.file_import import ImportSources, import_files
-    from tasks.report.summary_tables import print_tables
-
-    made = import_files(Path.cwd() / folder, ImportSources(run, queries, corpus, rankllm, qrels))
-    print_tables([made.table], Console())
-    for line in made.inputs_lines.splitlines():
-        say(line)
+app.command("flows.exchange:export", help="Write a finished run's order, or training data from it, for other tools.")
+app.command(
+    "flows.exchange:import_", name="import", help="Convert TREC, BEIR or RankLLM files to packrank's Parquet input."
+)
 
 
 @app.command

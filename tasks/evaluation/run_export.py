@@ -20,7 +20,9 @@ from tasks.system.atomic_files import whole_file
 from tasks.system.database import read_sql
 from tasks.system.errors import ConfigError, InputError
 
-ExportForm = Literal["trec", "parquet", "jsonl"]
+TableForm = Literal["parquet", "jsonl"]
+ExportForm = Literal["trec"] | TableForm
+Writer = Callable[[BinaryIO, Iterable[pa.Table]], None]
 FORMS: Mapping[str, ExportForm] = {  # by how a file's name ends
     ".parquet": "parquet",
     ".jsonl": "jsonl",
@@ -67,21 +69,31 @@ def export_run(database: Path, run_id: str, form: ExportForm, output: Path, *, t
     """
     if top_k is not None and top_k < 1:
         raise ConfigError(f"--top-k {top_k}: expected 1 or more.")
-    if output.is_dir() or not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: expected a file in an existing folder.")
+    require_folder(output)
     run = find_ranked_run(database, run_id)
-    write = {"trec": _trec_writer(run.name), "parquet": _write_parquet, "jsonl": _write_jsonl}[form]
+    write = _trec_writer(run.name) if form == "trec" else table_writer(form, EXPORT_SCHEMA)
     tally = Tally()
     with whole_file(output) as stream:
         write(stream, tally.counted(score_tables(partial(_read_file, database), run_id, top_k)))
     return Exported(output, tally.num_queries, tally.num_rows)
 
 
+def require_folder(output: Path) -> None:
+    """Raises ConfigError where a file cannot be written because of where it is to be."""
+    if output.is_dir() or not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: expected a file in an existing folder.")
+
+
 def _read_file(database: Path, name: str, parameters: Mapping[str, object]) -> pa.Table:
     return read_rows(database, read_sql(name), parameters)
 
 
-def _trec_writer(tag: str) -> Callable[[BinaryIO, Iterable[pa.Table]], None]:
+def table_writer(form: TableForm, schema: pa.Schema) -> Writer:
+    """What writes tables of a schema: a row group or more each, or an object a row."""
+    return partial(_write_parquet, schema=schema) if form == "parquet" else _write_jsonl
+
+
+def _trec_writer(tag: str) -> Writer:
     def write(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
         for table in tables:
             columns = [table.column(name).to_pylist() for name in ("query_id", "doc_id", "rank", "score")]
@@ -112,7 +124,7 @@ def _write_jsonl(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
         stream.write("".join(lines).encode())
 
 
-def _write_parquet(stream: BinaryIO, tables: Iterable[pa.Table]) -> None:
-    with pq.ParquetWriter(stream, EXPORT_SCHEMA, write_page_checksum=True) as writer:
+def _write_parquet(stream: BinaryIO, tables: Iterable[pa.Table], *, schema: pa.Schema) -> None:
+    with pq.ParquetWriter(stream, schema, write_page_checksum=True) as writer:
         for table in tables:
             writer.write_table(table)

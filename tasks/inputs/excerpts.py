@@ -1,4 +1,4 @@
-"""The beginnings of some queries and passages, for people; streamed, only these are kept."""
+"""The texts of some queries and passages, or their beginnings, for people; streamed, only these are kept."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ def find_query_texts(opened: ParquetInput, query_ids: Collection[str], give_up_a
 
 
 def find_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int | None = None
 ) -> dict[tuple[str, str], str]:
-    """The beginnings of some passages, titles first, by (query_id, doc_id); streamed, only these are kept.
+    """Some passages or their beginnings, titles first, by (query_id, doc_id); streamed, only these are kept.
 
     Args:
         opened: flat documents, or the nested layout, where each query has its own text of a document.
         wanted: query_id -> doc_ids.
-        max_chars: of each passage.
+        max_chars: of each passage; all if not given.
 
     Raises:
         InputError: see `read_batches`.
@@ -47,7 +47,7 @@ def find_passages(
 
 
 def _find_nested_passages(
-    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int
+    opened: ParquetInput, wanted: Mapping[str, Collection[str]], max_chars: int | None
 ) -> dict[tuple[str, str], str]:
     query_ids = pa.array(sorted(wanted), pa.string())
     texts: dict[tuple[str, str], str] = {}

@@ -5,12 +5,13 @@ Only as long as those are what they were. Knows nothing of what shows them.
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.inputs.excerpts import find_passages, find_query_texts
+from tasks.inputs.parquet_files import ParquetInput
 from tasks.inputs.qrels import read_qrels
 from tasks.inputs.staging import open_night_input
 from tasks.settings import InputName, InputSettings, stored_inputs
@@ -24,12 +25,51 @@ TEXT_INPUTS: tuple[InputName, ...] = ("queries", "documents", "candidates", "nes
 
 @dataclass(frozen=True, slots=True)
 class RunTexts:
-    """The beginnings of some texts; `note` says why they are missing."""
+    """Some texts or their beginnings; `note` says why they are missing."""
 
     queries: Mapping[str, str]
     passages: Mapping[tuple[str, str], str]  # by (query_id, doc_id), titles first
     note: str | None = None
     grades: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of those judged
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """A run's inputs, opened again."""
+
+    queries: ParquetInput
+    documents: ParquetInput
+
+    def read(self, wanted: Mapping[str, Collection[str]], max_chars: int | None = None) -> RunTexts:
+        """The texts of some queries and, up to `max_chars`, of their documents: query_id -> doc_ids.
+
+        Raises:
+            InputError: see `read_batches`.
+        """
+        queries = find_query_texts(self.queries, wanted)
+        return RunTexts(queries, find_passages(self.documents, wanted, max_chars))
+
+
+def open_texts(run: Run, inputs: InputSettings) -> TextSource | None:
+    """Where a run's texts are; None where that is no longer what the run read.
+
+    Raises:
+        InputError: an input is not there, or cannot be read.
+    """
+    found = open_night_input(inputs, run.night)
+    if found.digest != run.input_digest:
+        return None
+    opened = [found.inputs.get(name) or found.inputs["nested"] for name in ("queries", "documents")]
+    return TextSource(*opened)
+
+
+def run_inputs(run: Run) -> InputSettings:
+    """Where a run's settings say that its texts are.
+
+    Raises:
+        ConfigError: see `stored_inputs`.
+    """
+    return stored_inputs(run.run_id, run.stored_settings, TEXT_INPUTS)
 
 
 def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSettings | None) -> RunTexts:
@@ -41,15 +81,11 @@ def read_texts(run: Run, wanted: Mapping[str, Collection[str]], given: InputSett
         given: where the texts are; as the run's settings say if not given, which hold no secrets of URLs.
     """
     try:
-        inputs = given or stored_inputs(run.run_id, run.stored_settings, TEXT_INPUTS)
-        found = open_night_input(inputs, run.night)
-        if found.digest != run.input_digest:
+        inputs = given or run_inputs(run)
+        source = open_texts(run, inputs)
+        if source is None:
             return RunTexts({}, {}, "The run's inputs have changed since: ids only, no texts.")
-        of_queries = found.inputs.get("queries") or found.inputs["nested"]
-        of_documents = found.inputs.get("documents") or found.inputs["nested"]
-        queries = find_query_texts(of_queries, wanted)
-        passages = find_passages(of_documents, wanted, 2 * PASSAGE_CHARS)
-        return RunTexts(queries, passages, grades=_grades(run, wanted, inputs))
+        return replace(source.read(wanted, 2 * PASSAGE_CHARS), grades=_grades(run, wanted, inputs))
     except Exception as error:  # other people's files and file systems
         return RunTexts(
             {}, {}, f"The run's inputs cannot be read again, so ids only: {hide_url_secrets(first_line(error))}"
