@@ -19,6 +19,7 @@ from tasks.settings.models import Settings
 from tasks.settings.strategy_section import OWN_TABLE
 
 SOURCES = (Path(__file__).parent, Path(__file__).parent.parent / "schedule" / "strategies")
+RENAMED = {("store", "keep_answer_nights"): "[store.keep_outcomes] nights"}  # the nearest name would delete nights
 RESOLVED = "[strategy]"  # a field of a strategy's record that is no key of its table
 
 Schema = Mapping[str, Any]
@@ -67,6 +68,8 @@ def table_name(path: KeyPath) -> str:
 
 def unknown_key_hint(path: KeyPath) -> str:
     """What a key or table that is not there may have been meant to be: the nearest, else all that there are."""
+    if path in RENAMED:
+        return f"It is {RENAMED[path]} now."
     *section, name = path
     known = [key for key in setting_keys() if key[:-1] == tuple(section)]
     names = [key[-1] for key in known]

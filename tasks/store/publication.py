@@ -17,6 +17,7 @@ from tasks.system.errors import FollowUpFailed, PackrankError, StoreError
 from tasks.system.run_lock import run_lock
 
 Step = Callable[[], str]  # returns what to tell, one line
+ALL_NIGHTS = 1_000_000
 FURTHEST_EAST = timedelta(hours=14)  # the first time zone to begin a day
 ENDS = ("keep_nights", "keep_window_nights", "keep_answer_nights")  # the last is in what older runs stored
 
@@ -140,10 +141,11 @@ def _do(store: Store, run_id: str, done: str, steps: Iterable[Step]) -> list[str
 
 
 def _settings_of(store: Store, run_id: str, overrides: Mapping[str, object] | None) -> StoreSettings:
-    """`[store]` as it is stored with the run, but for ENDS; the defaults where there is no such run: others tell."""
+    """`[store]` as stored with the run, without ends of other nights; the defaults where there is no such run."""
     run = store.find_run(run_id)
     stored = {} if run is None else run.stored_settings.get("store", {})
     kept = {key: value for key, value in stored.items() if key not in ENDS}
+    kept["keep_outcomes"] = {**stored.get("keep_outcomes", {}), "nights": ALL_NIGHTS}
     return store_settings({"store": kept}, overrides or {})
 
 

@@ -14,6 +14,7 @@ from tests.makers import ROOT, SAMPLE_MODEL
     [
         ("host", "--queries 20 --candidates 20 --inputs {folder}", "ratio"),
         ("commits", "--queries 20 --candidates 20 --prompts 5 --at-once 2", "load_ms_a_batch"),
+        ("outcomes", "--queries 3 --candidates 10 --copies 30", "largest_bytes_a_window"),
         ("makespan", "--queries 3 --shortest 10 --longest 30 --repeats 1 --modes first_token", "largest_ratio"),
     ],
 )

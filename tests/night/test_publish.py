@@ -156,3 +156,24 @@ def test_a_failure_after_publishing_does_not_undo_it(database):
     store_at(database).write(lambda opened: Runs(opened).finish("x", "cancelled", "Ctrl-C"))
 
     assert shown(database) == {"x"}
+
+
+def test_by_hand_no_other_nights_answers_are_deleted_unless_that_is_asked_for(database):
+    """What an old run was told to keep says nothing of today."""
+    old_settings = {"store": {"keep_answer_nights": 0, "keep_outcomes": {"nights": 0}}}
+    for run_id, night in zip("abc", NIGHTS, strict=True):
+        make(database, run_id, night, settings=old_settings)
+        rows(
+            database,
+            f"insert into outcomes by name select '{run_id}' as run_id, 'q1' as query_id, 0 as round, 0 as window_no, "
+            "0 as attempt, [1, 0] as outcome_order, [-0.1, -2.0] as outcome_logprobs",
+        )
+    for run_id in "bca":
+        publish_by_hand(database, run_id, {"store.keep_outcomes.logprobs": run_id == "b"})
+
+    kept = "select run_id, outcome_logprobs is not null as has_logprobs from outcomes order by run_id"
+    assert [tuple(row.values()) for row in rows(database, kept)] == [("a", False), ("b", True), ("c", False)]
+
+    unpublish_by_hand(database, "a")
+    publish_by_hand(database, "a", {"store.keep_outcomes.nights": 1})
+    assert [tuple(row.values()) for row in rows(database, kept)] == [("c", False)]

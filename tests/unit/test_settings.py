@@ -55,6 +55,7 @@ def test_the_name_of_a_night_is_the_stem_of_its_file(settings_file):
         ({"stragety.window_size": 3}, "[stragety]: unknown key. Is it strategy?"),
         ({"night.window_size": 3}, "[night] window_size: unknown key. [strategy] has such a key."),
         ({"strategy.cascade.kepe": 3}, "[strategy] cascade.kepe: unknown key. Is it keep?"),
+        ({"store.keep_answer_nights": 3}, "unknown key. It is [store.keep_outcomes] nights now."),
         ({"packing.x": 3}, "[packing] x: unknown key. [packing] has driver, batch_loads,"),
         ({"engine.max_modellen": 9}, "[engine] max_modellen: vLLM has no such setting. Is it max_model_len?"),
         ({"strategy.window_size": 5.5}, "window_size = 5.5: expected a whole number of 2 or more, or 'auto'"),
