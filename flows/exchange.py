@@ -25,7 +25,7 @@ def export(
     ] = None,
     top_k: Annotated[
         int | None,
-        Parameter(help="Only the first N candidates of each query; with pairwise, as positives of each list."),
+        Parameter(help="Only the first N candidates of each query; with pairwise, N positives of each list."),
     ] = None,
     database: Database = None,
 ) -> None:

@@ -120,9 +120,7 @@ class PackingSettings(Section):
 class OutcomeSettings(Section):
     """How much of the windows' answers is kept once a night is published: for explain, and to train on."""
 
-    nights: Annotated[int, Field(ge=0)] = (
-        7  # newest nights of the series whose answers are kept; older ones are deleted
-    )
+    nights: Annotated[int, Field(ge=0)] = 7  # newest nights of the series whose answers are kept
     logprobs: bool = False  # also the log-probability of each candidate, for nights published from now on
 
 

@@ -95,7 +95,7 @@ def test_a_night_in_the_smallest_cache_holds_what_was_predicted(tmp_path, tiny_m
         "checks.max_fallback_share": 1.0,
         "checks.max_partial_share": 1.0,
     }
-    if family == "qwen3_next":  # vLLM's default on CPUs with AMX alone; with smaller states a block has 128 tokens
+    if family == "qwen3_next":  # the default on CPUs with AVX-512 BF16; with smaller states blocks have 128 tokens
         values["engine.mamba_ssm_cache_dtype"] = "float32"
     if family == "gpt_oss":  # as its preset: a turn begins with its analysis otherwise
         values["prompt.turn_prefix"] = "<|channel|>final<|message|>"

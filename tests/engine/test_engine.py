@@ -35,7 +35,7 @@ def _needs_the_sample_model():
 
 
 def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
-    """Cache of 64 MiB, 22 blocks of 128 tokens; permutations grow while they are written."""
+    """Cache of 128 MiB, 22 blocks of 128 tokens; permutations grow while they are written."""
     config = make_settings(
         tmp_path, SAMPLE_MODEL, {"inputs.nested": "-", "strategy.decode_mode": "permutation", "strategy.window_size": 20, "engine.max_model_len": 2048}
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_prompts_handed_over_plainly_are_preempted_and_ours_are_not(tmp_path):
             builder.build(f"q{number}", window, make_text(number, 3), passages, [len(each) for each in passages], sizes)
         )
     options = EngineOptions(
-        keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "enforce_eager": True, "kv_cache_memory_bytes": 64 << 20, "enable_prefix_caching": False},
+        keywords={"model": str(SAMPLE_MODEL), "max_model_len": 2048, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 128 << 20, "enable_prefix_caching": False},
         environment=engine_environment(STATE, tmp_path / "tmp", model_is_folder=True, enforce_eager=True),
         log_path=tmp_path / "engine.log",
         start_timeout_s=300,

@@ -214,7 +214,7 @@ def test_the_command_writes_training_data_and_the_order_as_before(night, packran
     assert lists.stdout == f"{tmp_path}/x.jsonl: {num} rows of 4 queries; 0 with soft labels\n"
     assert by_settings.stdout == f"{tmp_path}/y.parquet: 22 rows of 4 queries; 0 with soft labels\n"
     assert order.stdout == f"{tmp_path}/z.jsonl: 23 rows of 5 queries\n"
-    assert (refused.returncode, "wanted parquet or jsonl" in refused.stderr) == (2, True)
+    assert (refused.returncode, "expected parquet or jsonl" in refused.stderr) == (2, True)
 
 
 @pytest.fixture

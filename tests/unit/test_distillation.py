@@ -156,9 +156,9 @@ def test_rows_have_the_columns_of_their_form(form):
 @pytest.mark.parametrize(
     ("form", "output", "top_k", "told"),
     [
-        ("listwise", "x.trec", None, "--form listwise --format trec: wanted parquet or jsonl"),
-        ("listwise", "x.jsonl", 3, "--form listwise --top-k 3: wanted 1 or more, with pairwise or pointwise"),
-        ("pairwise", "x.jsonl", 0, "--form pairwise --top-k 0: wanted 1 or more"),
+        ("listwise", "x.trec", None, "--form listwise --format trec: expected parquet or jsonl"),
+        ("listwise", "x.jsonl", 3, "--form listwise --top-k 3: expected 1 or more, with pairwise or pointwise"),
+        ("pairwise", "x.jsonl", 0, "--form pairwise --top-k 0: expected 1 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path, form, output, top_k, told):
