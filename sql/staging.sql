@@ -43,6 +43,22 @@ create table notes (
     num_rows bigint
 );
 
+-- name: add_field_columns
+-- Room for what stands beside passages, of a night that has fields: the texts of all fields in their order, null for those
+-- that the other input has.
+alter table candidate_rows add column fields varchar[];
+
+create table candidate_fields (
+    query_index integer,
+    doc_order integer,
+    fields varchar[]
+);
+
+create table document_fields (
+    doc_index integer,
+    fields varchar[]
+);
+
 -- name: find_query_clashes
 -- One id, several texts. query_id | num_rows: rows with it | num_texts: different texts, null counted as one
 select
@@ -57,7 +73,7 @@ order by query_id;
 -- name: insert_candidate_rows
 -- Adds one Arrow batch of flat candidates.
 insert into candidate_rows by name
-select query_id, doc_id, doc_id as doc_key, given_rank, given_score from rows;
+select *, doc_id as doc_key from rows;
 
 -- name: insert_document_rows
 -- Adds one Arrow batch of flat documents; for a sample only those that its candidates name.
@@ -82,7 +98,7 @@ where doc_id is not null;
 -- name: insert_nested_candidates
 -- Adds one Arrow batch of unrolled nested candidates.
 insert into candidate_rows by name
-select query_id, doc_id, doc_id || chr(31) || hash(text) as doc_key, given_rank, given_score
+select * exclude (text, is_undecodable, row_no), doc_id || chr(31) || hash(text) as doc_key
 from rows;
 
 -- name: find_other_chunks
@@ -415,6 +431,35 @@ select documents.doc_index, coalesce(ordered.given_score, 'nan'::double) as firs
 from ordered
 join documents using (doc_order)
 anti join bad_documents using (doc_order)
+order by ordered.query_index, ordered.place;
+
+-- name: choose_candidate_fields
+-- The fields of each listed candidate: of its best placed row.
+-- $order_by_score, $direction: as in order_candidates
+insert into candidate_fields
+select queries.query_index, documents.doc_order, candidates.fields
+from candidate_rows as candidates
+join queries using (query_id)
+join named_documents as documents using (doc_key)
+semi join ordered on ordered.query_index = queries.query_index and ordered.doc_order = documents.doc_order
+qualify
+    row_number() over (
+        partition by queries.query_index, documents.doc_order
+        order by
+            case when not $order_by_score then candidates.given_rank end nulls last,
+            candidates.given_score * $direction desc nulls last,
+            candidates.fields
+    ) = 1;
+
+-- name: list_candidate_fields
+-- Of the staged candidates in the order of list_candidates. of_candidate | of_document: see add_field_columns, or null
+select candidate_fields.fields as of_candidate, document_fields.fields as of_document
+from ordered
+join documents using (doc_order)
+anti join bad_documents using (doc_order)
+left join candidate_fields on
+    candidate_fields.query_index = ordered.query_index and candidate_fields.doc_order = ordered.doc_order
+left join document_fields on document_fields.doc_index = documents.doc_index
 order by ordered.query_index, ordered.place;
 
 -- name: list_queries

@@ -97,7 +97,7 @@ def _windows_of(staged: StagedInput, recipe: Recipe, query_index: int, agreement
     """Prompt tokens, output tokens at most, and whether the prompt is scored, of each window of a query."""
     of = StagedQuery(staged, recipe, query_index)
     ranking = RankingInProgress(query_index, of.num_candidates, recipe.schedule, depth=of.depth, query_id=of.query_id)
-    lengths = np.asarray(staged.tokens.lengths)[of.documents]
+    lengths = of.passage_tokens
     qualities = _qualities(len(lengths), agreement, Seed("agreement").of(of.query_id))
     query = of.text
     asked = []

@@ -4,6 +4,7 @@ import logging
 import time
 from datetime import date
 
+from tasks.inputs.fields import NOTHING_WANTED, WantedFields
 from tasks.inputs.qrels import read_qrels
 from tasks.inputs.staging import NightInput, open_night_input
 from tasks.settings import InputSettings
@@ -14,7 +15,9 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
 
 
-def await_night_input(settings: InputSettings, night: date, wait_s: int) -> NightInput:
+def await_night_input(
+    settings: InputSettings, night: date, wait_s: int, fields: WantedFields = NOTHING_WANTED
+) -> NightInput:
     """`open_night_input` and `read_qrels`, again and again for up to `wait_s` seconds while something is not ready.
 
     Nothing is held meanwhile; a signal ends the wait at once.
@@ -27,7 +30,7 @@ def await_night_input(settings: InputSettings, night: date, wait_s: int) -> Nigh
     missing = ""
     while True:
         try:
-            found = open_night_input(settings, night)
+            found = open_night_input(settings, night, fields)
             if settings.qrels is not None:
                 read_qrels(settings, night)  # a night must not find out after it has ranked
         except InputNotReady as error:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.inputs.documents import nested_struct, unroll
+from tasks.inputs.documents import nested_score, nested_struct, unroll
+from tasks.inputs.fields import NOTHING_WANTED, PassageFields, WantedFields, field_columns
 from tasks.inputs.parquet_files import ParquetInput, read_batches
 from tasks.inputs.parquet_schema import Column, type_at
 from tasks.inputs.query_subsets import CountTokens, IsOwn, check_no_null_ids, check_one_text_each, own_rows
@@ -43,14 +44,20 @@ class CandidateLimits:
     order_by: OrderBy = None
     lower_score_is_better: bool = False
 
+    @property
+    def order(self) -> dict[str, object]:
+        """How the statements of sql/staging.sql are told which place is better."""
+        return {"order_by_score": self.order_by == "score", "direction": -1 if self.lower_score_is_better else 1}
 
-def candidate_columns(names: dict[str, str]) -> tuple[Column, ...]:
+
+def candidate_columns(names: dict[str, str], fields: WantedFields = NOTHING_WANTED) -> tuple[Column, ...]:
     """The columns of `candidates`, under their names in the files; rank or score is needed."""
     return (
         Column("query_id", "id", names.get("query_id", "query_id")),
         Column("doc_id", "id", names.get("doc_id", "doc_id")),
         Column("rank", "rank", names.get("rank", "rank"), is_required=False, is_all_or_none=True),
         Column("score", "score", names.get("score", "score"), is_required=False, is_all_or_none=True),
+        *field_columns(fields.of("candidates"), names, ("rank", "score")),
     )
 
 
@@ -62,7 +69,7 @@ def check_first_stage_order(opened: ParquetInput, order_by: OrderBy) -> None:
     """
     if opened.source == "nested":
         file, name = opened.files[0], opened.column("candidates").file_name
-        struct, field = nested_struct(opened), opened.column("candidates").fields[-1].file_name
+        struct, field = nested_struct(opened), nested_score(opened).file_name
         if order_by == "score" and struct is not None and type_at(struct, field) is None:
             raise InputError(
                 f"nested: {file.path}: [inputs] order_by = 'score', but {name!r} has no field {field!r} "
@@ -85,14 +92,15 @@ def check_first_stage_order(opened: ParquetInput, order_by: OrderBy) -> None:
         )
 
 
-def stage_candidates(database: Database, opened: ParquetInput, limits: CandidateLimits) -> None:
+def stage_candidates(database: Database, opened: ParquetInput, limits: CandidateLimits, fields: PassageFields) -> None:
     """Fills `candidate_rows` from flat candidates.
 
     Raises:
         InputError: a rank below `rank_base`.
     """
     rank_base = limits.rank_base
-    for file, batch in read_batches(opened, ["query_id", "doc_id", "rank", "score"]):
+    own = fields.of("candidates")
+    for file, batch in read_batches(opened, list(dict.fromkeys(["query_id", "doc_id", "rank", "score", *own]))):
         ranks = batch.column("rank")
         too_low = pc.less(ranks, rank_base)
         num_too_low = pc.sum(too_low).as_py() or 0
@@ -108,12 +116,15 @@ def stage_candidates(database: Database, opened: ParquetInput, limits: Candidate
                 "doc_id": batch.column("doc_id"),
                 "given_rank": ranks,
                 "given_score": batch.column("score"),
+                **({"fields": fields.rows("candidates", batch, batch.num_rows)} if own else {}),
             }
         )
         database.execute("staging/insert_candidate_rows", tables={"rows": own_rows(rows, limits.is_own)})
 
 
-def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTokens, is_own: IsOwn | None) -> None:
+def stage_nested(
+    database: Database, opened: ParquetInput, count_tokens: CountTokens, is_own: IsOwn | None, fields: PassageFields
+) -> None:
     """Fills `query_rows`, `document_rows` and `candidate_rows` from the nested layout.
 
     Raises:
@@ -125,7 +136,7 @@ def stage_nested(database: Database, opened: ParquetInput, count_tokens: CountTo
         queries = own_rows(pa.Table.from_batches([batch.select(["query_id", "text", "is_undecodable"])]), is_own)
         lengths = count_tokens([text or "" for text in queries.column("text").to_pylist()])
         database.append("query_rows", queries.append_column("num_tokens", pa.array(lengths, pa.int32())))
-        flat = unroll(opened, file.path, batch)
+        flat = unroll(opened, file.path, batch, fields)
         rows = own_rows(flat.append_column("row_no", pa.array(np.arange(row_no, row_no + flat.num_rows))), is_own)
         database.execute("staging/insert_nested_documents", tables={"rows": rows})
         database.execute("staging/insert_nested_candidates", tables={"rows": rows})
@@ -144,9 +155,8 @@ def match_candidates(database: Database, inputs: dict[str, ParquetInput], limits
     Raises:
         InputError: candidates that match no query or no document, or too many of them.
     """
-    order = {"order_by_score": limits.order_by == "score", "direction": -1 if limits.lower_score_is_better else 1}
     if "nested" in inputs:
-        database.execute("staging/find_other_chunks", order)
+        database.execute("staging/find_other_chunks", limits.order)
         database.execute("staging/drop_other_chunks")
     database.execute(
         "staging/number_queries", {"limit_queries": limits.limit_queries, "max_query_tokens": limits.max_query_tokens}
@@ -156,13 +166,12 @@ def match_candidates(database: Database, inputs: dict[str, ParquetInput], limits
     _check_order_is_known(database, inputs, limits)
     database.execute("staging/quarantine_queries", {"max_query_tokens": limits.max_query_tokens})
     database.execute("staging/quarantine_candidates", {"max_query_tokens": limits.max_query_tokens})
-    candidates = inputs.get("nested") or inputs["candidates"]
-    has_rank = "nested" in inputs or candidates.has("rank")
-    database.execute("staging/order_candidates", {"top_k": limits.top_k, **order})
+    has_rank = "nested" in inputs or inputs["candidates"].has("rank")
+    database.execute("staging/order_candidates", {"top_k": limits.top_k, **limits.order})
     longest = _longest_list(database, inputs)
     database.execute("staging/note_repairs", {"has_rank": has_rank and limits.order_by != "score"})
     if limits.order_by is None:
-        _warn_of_contradictions(database, candidates, limits, has_rank=has_rank)
+        _warn_of_contradictions(database, inputs.get("nested") or inputs["candidates"], limits, has_rank=has_rank)
     database.execute("staging/keep_needed_documents")
     return longest
 
@@ -208,14 +217,13 @@ def _longest_list(database: Database, inputs: dict[str, ParquetInput]) -> int:
 
 
 def _check_order_is_known(database: Database, inputs: dict[str, ParquetInput], limits: CandidateLimits) -> None:
-    by_score = limits.order_by == "score"
-    (found,) = database.query("staging/count_ordered_rows", {"order_by_score": by_score}).to_pylist()
+    (found,) = database.query("staging/count_ordered_rows", {"order_by_score": limits.order_by == "score"}).to_pylist()
     if found["num_ordered"] > 0 or found["num_rows"] == 0:
         return
     if limits.is_own is not None and found["num_rows"] < FEW_ROWS:
         return  # a shard's few rows say nothing of the night's
     source = inputs.get("candidates") or inputs["nested"]
-    wanted = "score, which [inputs] order_by names" if by_score else "rank or a score"
+    wanted = "score, which [inputs] order_by names" if limits.order_by == "score" else "rank or a score"
     raise InputError(
         f"{source.source}: {source.files[0].path}: none of {found['num_rows']} rows has a {wanted} (null, NaN and "
         "infinity do not count): the first-stage order is unknown. Write one."

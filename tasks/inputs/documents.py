@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.inputs.fields import NO_FIELDS, NOTHING_WANTED, PassageFields, WantedFields, field_columns
 from tasks.inputs.parquet_files import ParquetInput, decoded_texts, normalised_values, read_batches
 from tasks.inputs.parquet_schema import Column, inner_struct, type_at, values_at
 from tasks.inputs.query_subsets import check_no_null_ids
@@ -26,18 +27,27 @@ class TextChunk:
     titles: list[str | None]
     texts: list[str | None]
     is_undecodable: np.ndarray  # bool, 1D: whether title or text is not UTF-8; the text is then null
+    fields: list[list[str | None]]  # of each document the texts of all fields; none where no field is of documents
+
+    def contents(self) -> Iterator[tuple[str | None, ...]]:
+        """Of each document all that a prompt may show of it."""
+        if not self.fields:
+            return zip(self.titles, self.texts, strict=True)
+        shown = zip(self.titles, self.texts, self.fields, strict=True)
+        return ((title, text, *fields) for title, text, fields in shown)
 
 
-def document_columns(names: dict[str, str]) -> tuple[Column, ...]:
+def document_columns(names: dict[str, str], fields: WantedFields = NOTHING_WANTED) -> tuple[Column, ...]:
     """The columns of `documents`, under their names in the files; a title is optional."""
     return (
         Column("doc_id", "id", names.get("doc_id", "doc_id")),
         Column("text", "text", names.get("text", "text")),
         Column("title", "text", names.get("title", "title"), is_required=False),
+        *field_columns(fields.of("documents"), names, ()),
     )
 
 
-def nested_columns(names: dict[str, str]) -> tuple[Column, ...]:
+def nested_columns(names: dict[str, str], fields: WantedFields = NOTHING_WANTED) -> tuple[Column, ...]:
     """The columns of the nested layout, under their names in the files."""
     return (
         Column("query_id", "id", names.get("query_id", "query_id")),
@@ -50,6 +60,7 @@ def nested_columns(names: dict[str, str]) -> tuple[Column, ...]:
                 Column("candidates.doc_id", "id", names.get("candidates.doc_id", "doc_id")),
                 Column("candidates.text", "text", names.get("candidates.text", "text")),
                 Column("candidates.score", "score", names.get("candidates.score", "score"), is_required=False),
+                *field_columns(fields.of("candidates"), names, ("score",), "candidates."),
             ),
         ),
     )
@@ -70,21 +81,22 @@ def stage_document_ids(database: Database, opened: ParquetInput, *, only_named: 
         row_no += len(ids)
 
 
-def read_texts(opened: ParquetInput, row_nos: np.ndarray) -> Iterator[TextChunk]:
+def read_texts(opened: ParquetInput, row_nos: np.ndarray, fields: PassageFields = NO_FIELDS) -> Iterator[TextChunk]:
     """Streams the rows `row_nos` (int64, ascending) of flat documents, or of nested candidates unrolled."""
-    chunks = _nested_chunks(opened) if opened.source == "nested" else _flat_chunks(opened)
+    chunks = _nested_chunks(opened) if opened.source == "nested" else _flat_chunks(opened, fields)
     first = 0
-    for titles, texts, is_undecodable in chunks:
+    for titles, texts, is_undecodable, shown in chunks:
         low, high = np.searchsorted(row_nos, [first, first + len(texts)])
         wanted = row_nos[low:high]
         if len(wanted):
             places = pa.array(wanted - first)
             marks = is_undecodable.take(places).to_numpy(zero_copy_only=False)
-            yield TextChunk(wanted, titles.take(places).to_pylist(), texts.take(places).to_pylist(), marks)
+            rows = [] if shown is None else shown.take(places).to_pylist()
+            yield TextChunk(wanted, titles.take(places).to_pylist(), texts.take(places).to_pylist(), marks, rows)
         first += len(texts)
 
 
-def check_duplicates(database: Database, opened: ParquetInput) -> None:
+def check_duplicates(database: Database, opened: ParquetInput, fields: PassageFields = NO_FIELDS) -> None:
     """One doc_id with two contents cannot be a document; the same row twice is kept once and noted.
 
     Raises:
@@ -93,17 +105,22 @@ def check_duplicates(database: Database, opened: ParquetInput) -> None:
     repeated = database.query("staging/find_repeated_documents")
     if repeated.num_rows == 0:
         return
-    contents: dict[str, tuple[str | None, str | None]] = {}
+    contents: dict[str, tuple[str | None, ...]] = {}
     rows = dict(zip(repeated.column("row_no").to_pylist(), repeated.column("doc_id").to_pylist(), strict=True))
-    for chunk in read_texts(opened, np.array(sorted(rows), np.int64)):
-        for row_no, title, text in zip(chunk.row_nos.tolist(), chunk.titles, chunk.texts, strict=True):
+    for chunk in read_texts(opened, np.array(sorted(rows), np.int64), fields):
+        for row_no, content in zip(chunk.row_nos.tolist(), chunk.contents(), strict=True):
             doc_id = rows[row_no]
-            if contents.setdefault(doc_id, (title, text)) != (title, text):
+            if contents.setdefault(doc_id, content) != content:
                 num_rows = list(rows.values()).count(doc_id)
                 raise InputError(
                     f"{opened.source}: {opened.files[0].path}: doc_id {doc_id!r} comes in {num_rows} rows with "
                     "different contents. Keep one row an id."
                 )
+
+
+def nested_score(opened: ParquetInput) -> Column:
+    """The score inside the nested layout's lists, which they may lack."""
+    return next(field for field in opened.column("candidates").fields if field.name == "candidates.score")
 
 
 def nested_struct(opened: ParquetInput) -> pa.StructType | None:
@@ -113,10 +130,11 @@ def nested_struct(opened: ParquetInput) -> pa.StructType | None:
     return next((each for each in structs if each is not None and each.num_fields), None)
 
 
-def unroll(opened: ParquetInput, path: str, batch: pa.RecordBatch) -> pa.Table:
+def unroll(opened: ParquetInput, path: str, batch: pa.RecordBatch, fields: PassageFields = NO_FIELDS) -> pa.Table:
     """Nested rows as flat candidates, in list order: query_id, doc_id, text, is_undecodable, given_rank, given_score.
 
-    The rank is the place in the list, from 1. Null and empty lists give no row.
+    The rank is the place in the list, from 1. Null and empty lists give no row. The last column is `fields`, of a
+    night that has some.
     """
     lists = batch.column("candidates")
     if pa.types.is_dictionary(lists.type):
@@ -129,13 +147,15 @@ def unroll(opened: ParquetInput, path: str, batch: pa.RecordBatch) -> pa.Table:
     np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), out=starts[1:])
     parent_rows = parents.to_numpy(zero_copy_only=False).astype(np.int64)
     ranks = np.arange(len(structs)) - starts[parent_rows] + 1
-    doc_ids, texts, scores = (
-        pa.nulls(len(structs)) if values is None else values
-        for values in (values_at(structs, field.file_name) for field in opened.column("candidates").fields)
-    )
+    inside = {
+        field.name.partition(".")[2]: pa.nulls(len(structs)) if values is None else values
+        for field in opened.column("candidates").fields
+        for values in (values_at(structs, field.file_name),)
+    }
+    doc_ids, texts, scores = (inside[name] for name in ("doc_id", "text", "score"))
     texts, is_undecodable = decoded_texts(texts)
     where = f"{opened.source}: {path}: candidates"
-    return pa.table(
+    rows = pa.table(
         {
             "query_id": batch.column("query_id").take(parents),
             "doc_id": normalised_values(doc_ids, "id", f"{where} doc_id"),
@@ -145,18 +165,23 @@ def unroll(opened: ParquetInput, path: str, batch: pa.RecordBatch) -> pa.Table:
             "given_score": normalised_values(scores, "score", f"{where} score"),
         }
     )
+    return rows.append_column("fields", fields.rows("candidates", inside, len(structs))) if fields.names else rows
 
 
-def _flat_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
-    for _, batch in read_batches(opened, ["title", "text"], mark_undecodable=True):
-        titles, texts, is_undecodable = batch.columns
+_Columns = tuple[pa.Array, pa.Array, pa.Array, pa.Array | None]  # titles, texts, which are undecodable, and fields
+
+
+def _flat_chunks(opened: ParquetInput, fields: PassageFields) -> Iterator[_Columns]:
+    own = fields.of("documents")
+    for _, batch in read_batches(opened, ["title", "text", *own], mark_undecodable=True):
+        titles, texts, is_undecodable = (batch.column(name) for name in ("title", "text", "is_undecodable"))
         if pc.any(is_undecodable).as_py():
             texts = pc.if_else(is_undecodable, pa.scalar(None, pa.string()), texts)
-        yield titles, texts, is_undecodable
+        yield titles, texts, is_undecodable, fields.rows("documents", batch, len(texts)) if own else None
 
 
-def _nested_chunks(opened: ParquetInput) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
+def _nested_chunks(opened: ParquetInput) -> Iterator[_Columns]:
     for file, batch in read_batches(opened, ["query_id", "candidates"]):
         rows = unroll(opened, file.path, batch).combine_chunks()
         texts, marks = (rows.column(name).combine_chunks() for name in ("text", "is_undecodable"))
-        yield pa.nulls(len(texts), pa.string()), texts, marks
+        yield pa.nulls(len(texts), pa.string()), texts, marks, None

@@ -37,12 +37,15 @@ USUAL_NAMES = {  # of our columns, by those who call them otherwise
 class MissingColumns(InputError):
     """Columns that one input's files lack, and the names that they may have there."""
 
-    def __init__(self, told: str, source: str, names: Mapping[str, str]) -> None:
-        """`names`: ours -> the file's, UNKNOWN where none is like it."""
+    def __init__(
+        self, told: str, source: str, names: Mapping[str, str], looked: tuple[InputFile, tuple[Column, ...]]
+    ) -> None:
+        """`names`: ours -> the file's, UNKNOWN where none is like it; `looked`: the file, and what is read of it."""
         super().__init__(f"{told}. Set under [inputs] {columns_line({source: names})}, or rename upstream.")
         self.told = told
         self.source = source
         self.names = names
+        self.file, self.columns = looked
 
     @classmethod
     def of_file(cls, source: str, file: InputFile, columns: Sequence[Column], lacking: Sequence[Column]) -> Self:
@@ -54,7 +57,7 @@ class MissingColumns(InputError):
         where = f"{source}: {file.path} ({file.num_rows} rows): "
         plural, quoted = "s" if len(lacking) > 1 else "", ", ".join(repr(each.file_name) for each in lacking)
         found = "found in its first line" if file.separator in tuple(SEPARATORS) else "found"
-        said = f"{where}no column{plural} {quoted} ({found}: {', '.join(_paths_told(file.schema, lacking))})"
+        said = f"{where}no column{plural} {quoted} ({found}: {', '.join(paths_told(file.schema, lacking))})"
         lists = {field.name: field.type for field in file.schema if inner_struct(field.type) is not None}
         if source != "nested":
             for name, kind in lists.items():
@@ -65,7 +68,7 @@ class MissingColumns(InputError):
                 f"{said}: no column holds lists of candidates, so this is not the nested layout. Name flat files as "
                 "[inputs] queries, documents and candidates."
             )
-        return cls(said, source, names_for(file, columns, lacking))
+        return cls(said, source, names_for(file, columns, lacking), (file, tuple(columns)))
 
 
 NESTED_FIELDS = (Column("doc_id", "id", "doc_id"), Column("text", "text", "text"))
@@ -116,7 +119,9 @@ def guess_names(
 def told_together(errors: Sequence[MissingColumns], given: Mapping[str, Mapping[str, str]]) -> InputError:
     """One error for all inputs; `given` are the names that the settings have already."""
     mapped = {source: pairs for source, pairs in given.items() if pairs}
-    names = mapped | {error.source: {**mapped.get(error.source, {}), **error.names} for error in errors}
+    names = dict(mapped)
+    for error in errors:
+        names[error.source] = {**names.get(error.source, {}), **error.names}
     instead = " in place of the columns that it has" if mapped else ""
     told = "; ".join(error.told for error in errors)
     by_hand = f" ({UNKNOWN!r}: no name is like it)" if any(UNKNOWN in each.values() for each in names.values()) else ""
@@ -145,8 +150,8 @@ def _paths(fields: pa.Schema | pa.StructType) -> Iterator[tuple[str, pa.DataType
             yield from ((f"{field.name}.{path}", kind) for path, kind in _paths(field.type))
 
 
-def _paths_told(schema: pa.Schema, lacking: Sequence[Column]) -> list[str]:
-    """What the file has: where fields of candidates lack, those."""
+def paths_told(schema: pa.Schema, lacking: Sequence[Column]) -> list[str]:
+    """The columns of a file; where fields of candidates lack, those."""
     inner = [each for each in lacking if "." in each.name]
     structs = {field.name: inner_struct(field.type) for field in schema} if inner else {}
     inside = [f"{name}.{field.name}" for name, struct in structs.items() if struct is not None for field in struct]

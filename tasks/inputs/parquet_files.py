@@ -126,8 +126,8 @@ def read_batches(
     """Our columns `names` of every file, normalised, in batches.
 
     ids and text are `string` (integers in decimal), ranks and relevance `int64`, scores `float64` (NaN and the
-    infinities become null), nested lists as they are. A column that a file lacks is null, and so is a text that is not
-    UTF-8; with `mark_undecodable` a further column `is_undecodable` says in which rows.
+    infinities become null), nested lists and fields as they are. A column that a file lacks is null, and so is a text
+    that is not UTF-8; with `mark_undecodable` a further column `is_undecodable` says in which rows.
 
     Raises:
         InputError: a page that does not match its checksum, an id that is not UTF-8, a rank that is not whole.
@@ -135,7 +135,8 @@ def read_batches(
     for file in opened.files_with_rows:
         columns = [opened.column(name) for name in names]
         present = [column for column in columns if type_at(file.schema, column.file_name) is not None]
-        for batch in _raw_batches(opened.source, file, present):
+        once = list({column.file_name: column for column in reversed(present)}.values())  # a field may be a score too
+        for batch in _raw_batches(opened.source, file, once):
             arrays: dict[str, pa.Array] = {}
             marks: list[pa.Array] = []
             for column in columns:
@@ -145,7 +146,7 @@ def read_batches(
                 elif column.kind == "text":
                     arrays[column.name], undecodable = decoded_texts(values)
                     marks.append(undecodable)
-                elif column.kind == "nested":
+                elif column.kind in ("nested", "field"):
                     arrays[column.name] = values
                 else:
                     where = f"{opened.source}: {file.path}: column {column.file_name!r}"

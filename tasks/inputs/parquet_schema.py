@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tasks.inputs.footers import InputFile
 from tasks.system.errors import InputError
 
-Kind = Literal["id", "text", "rank", "score", "relevance", "nested"]
+Kind = Literal["id", "text", "rank", "score", "relevance", "nested", "field"]
 WANTED = {
     "id": "text or integers",
     "text": "text",
@@ -21,6 +21,7 @@ WANTED = {
     "score": "numbers",
     "relevance": "integers",
     "nested": "list<struct<doc_id, text, score>>",
+    "field": "text, numbers, booleans, dates or times",
 }
 SQL_TYPES: dict[Kind, str] = {
     "id": "varchar",
@@ -28,6 +29,7 @@ SQL_TYPES: dict[Kind, str] = {
     "rank": "bigint",
     "score": "double",
     "relevance": "int",
+    "field": "varchar",
 }
 
 
@@ -49,9 +51,11 @@ class Column:
         if pa.types.is_null(found):
             return True  # all of its rows are null
         if self.kind == "id":
-            return _is_text(found) or is_whole(found)
+            return is_text_type(found) or is_whole(found)
+        if self.kind == "field":
+            return any(is_kind(found) for is_kind in FIELD_KINDS)
         if self.kind == "text" or (is_text and self.kind != "nested"):
-            return _is_text(found)
+            return is_text_type(found)
         if self.kind == "nested":
             struct = inner_struct(found)
             types = {} if struct is None else {each: type_at(struct, each.file_name) for each in self.fields}
@@ -125,6 +129,8 @@ def _cast_hint(column: Column, found: pa.DataType) -> str:
     name = column.file_name
     if _is_binary(found):
         return f" Cast it to text (UTF-8) upstream: decode({name}) in DuckDB."
+    if column.kind == "field" and pa.types.is_list(found):
+        return f" Write array_to_string({name}, ', ')."
     if column.kind == "id" and pa.types.is_floating(found):
         return f" Write it as text: cast(cast({name} as bigint) as varchar)."
     if column.kind == "nested" or pa.types.is_boolean(found) or pa.types.is_nested(found):
@@ -137,8 +143,15 @@ def is_whole(found: pa.DataType) -> bool:
     return bool(pa.types.is_integer(found) or (pa.types.is_decimal(found) and found.scale == 0))
 
 
-def _is_text(found: pa.DataType) -> bool:
+def is_text_type(found: pa.DataType) -> bool:
+    """Whether the values are texts."""
     return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
+
+
+FIELD_KINDS = (
+    *(is_text_type, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    *(pa.types.is_date, pa.types.is_time, pa.types.is_timestamp),
+)
 
 
 def _is_binary(found: pa.DataType) -> bool:
@@ -169,6 +182,6 @@ def check_drift(source: str, files: Sequence[InputFile], columns: Sequence[Colum
 
 def normal_type(column: Column) -> pa.DataType:
     """What a column is read as, however the file stores it."""
-    if column.kind in ("id", "text"):
+    if column.kind in ("id", "text", "field"):
         return pa.string()
     return pa.float64() if column.kind == "score" else pa.int64()

@@ -7,7 +7,7 @@ stream. Knows nothing of models, windows or runs.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -24,7 +24,16 @@ from tasks.inputs.candidates import (
     stage_candidates,
     stage_nested,
 )
-from tasks.inputs.documents import check_duplicates, document_columns, nested_columns, read_texts, stage_document_ids
+from tasks.inputs.documents import (
+    TextChunk,
+    check_duplicates,
+    document_columns,
+    nested_columns,
+    read_texts,
+    stage_document_ids,
+)
+from tasks.inputs.field_sources import find_fields
+from tasks.inputs.fields import NO_FIELDS, NOTHING_WANTED, PassageFields, WantedFields
 from tasks.inputs.locations import resolve_path, wanted_files
 from tasks.inputs.missing_columns import MissingColumns, told_together
 from tasks.inputs.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input
@@ -32,15 +41,24 @@ from tasks.inputs.parquet_schema import Column
 from tasks.inputs.partitions import day_of
 from tasks.inputs.qrels import qrels_missing
 from tasks.inputs.query_subsets import query_columns, stage_queries
-from tasks.inputs.token_store import PassageEncoder, TokenStore, mapped_array, write_token_store
+from tasks.inputs.token_store import (
+    FieldChunk,
+    PassageEncoder,
+    TokenStore,
+    mapped_array,
+    write_field_store,
+    write_token_store,
+)
 from tasks.settings import InputName, InputSettings
 from tasks.system.database import Database, DatabaseLimits, open_scratch
 from tasks.system.errors import OutOfMemory
 
 DOC_INDEX_FILE = "candidate_documents.int32"
 SCORES_FILE = "candidate_scores.float64"
+FIELDS_FOLDER = "candidate_fields"
 QUARANTINE_SCHEMA = pa.schema([(name, pa.string()) for name in ("source", "query_id", "doc_id", "reason", "detail")])
 ROWS_PER_READ = 262_144
+FIELDS_PER_READ = 16_384
 
 OnMatched = Callable[[int], None]  # told the longest list's length
 
@@ -52,6 +70,7 @@ class NightInput:
     inputs: dict[str, ParquetInput]  # by source
     digest: str  # SHA-256 over paths, sizes and footers
     partition: str | None  # 'candidates: dt=2026-11-28' where one was chosen
+    fields: PassageFields = NO_FIELDS  # what stands beside the passages
 
     @property
     def num_candidate_rows(self) -> int | None:
@@ -77,6 +96,7 @@ class StagedInput:
     lower_score_is_better: bool  # than a higher one
     doc_ids: pa.ChunkedArray  # by doc_index
     tokens: TokenStore
+    field_tokens: TokenStore | None  # of each candidate, by its row; None where passages have no fields
     quarantine: pa.Table  # rows set aside, each with its reason
     notes: dict[str, int]  # repairs made, and how many rows they met
 
@@ -95,18 +115,18 @@ class StagedInput:
         return int(self.offsets[query_index + 1] - self.offsets[query_index])
 
 
-def open_night_input(settings: InputSettings, night: date) -> NightInput:
+def open_night_input(settings: InputSettings, night: date, fields: WantedFields = NOTHING_WANTED) -> NightInput:
     """Finds the files and checks footers and schemas; reads no page of data.
 
     Raises:
-        InputError: see `open_input`.
+        InputError: see `open_input`, `find_fields`.
         ConfigError: a partition that no input has.
     """
     columns: dict[InputName, tuple[Column, ...]] = {
         "queries": query_columns(settings.columns.queries),
-        "documents": document_columns(settings.columns.documents),
-        "candidates": candidate_columns(settings.columns.candidates),
-        "nested": nested_columns(settings.columns.nested),
+        "documents": document_columns(settings.columns.documents, fields),
+        "candidates": candidate_columns(settings.columns.candidates, fields),
+        "nested": nested_columns(settings.columns.nested, fields),
     }
     inputs: dict[str, ParquetInput] = {}
     missing: list[MissingColumns] = []
@@ -117,12 +137,14 @@ def open_night_input(settings: InputSettings, night: date) -> NightInput:
                 inputs[source] = open_input(source, resolve_path(path), names, wanted, allow_empty=settings.allow_empty)
         except MissingColumns as error:
             missing.append(error)
+    found, lacking = find_fields(fields, inputs, missing)
+    missing += lacking
     if missing:
         raise told_together([*missing, *qrels_missing(settings, night)], settings.columns.model_dump())
     check_partition_setting(settings.partition, list(inputs.values()))
     check_first_stage_order(inputs.get("nested") or inputs["candidates"], settings.order_by)
     chosen = [f"{source}: {each.partition}" for source, each in inputs.items() if each.partition is not None]
-    return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None)
+    return NightInput(inputs, input_digest(list(inputs.values())), ", ".join(chosen) or None, found)
 
 
 def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night
@@ -155,24 +177,41 @@ def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night
             raise
         if on_matched is not None:
             on_matched(longest)
-        texts = found.inputs.get("documents") or found.inputs["nested"]
-        row_nos = database.query("staging/list_document_rows").column("row_no").to_numpy()
-        reasons = write_token_store(folder, read_texts(texts, row_nos), encoder, max_passage_tokens)
+        reasons = write_token_store(folder, _needed_texts(database, found), encoder, max_passage_tokens)
         _quarantine_documents(database, reasons)
         database.execute("staging/stage_queries")
         _write_candidates(database, folder)
+        if found.fields.names:
+            database.execute("staging/choose_candidate_fields", limits.order)
+            _write_fields(database, folder, encoder, max_passage_tokens)
         return _open_staged(database, folder, lower_score_is_better=limits.lower_score_is_better)
 
 
 def _stage_rows(database: Database, found: NightInput, encoder: PassageEncoder, limits: CandidateLimits) -> None:
     inputs = found.inputs
+    if found.fields.names:
+        database.execute("staging/add_field_columns")
     if "nested" in inputs:
-        stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.is_own)
+        stage_nested(database, inputs["nested"], encoder.count_query_tokens, limits.is_own, found.fields)
         return
     stage_queries(database, inputs["queries"], encoder.count_query_tokens, limits.is_own)
-    stage_candidates(database, inputs["candidates"], limits)
+    stage_candidates(database, inputs["candidates"], limits, found.fields)
     stage_document_ids(database, inputs["documents"], only_named=limits.only_named)
-    check_duplicates(database, inputs["documents"])
+    check_duplicates(database, inputs["documents"], found.fields)
+
+
+def _needed_texts(database: Database, found: NightInput) -> Iterator[TextChunk]:
+    """The documents by doc_index; their fields stay in the staging database until their candidates need them."""
+    texts = found.inputs.get("documents") or found.inputs["nested"]
+    row_nos = database.query("staging/list_document_rows").column("row_no").to_numpy()
+    first = 0
+    for chunk in read_texts(texts, row_nos, found.fields):
+        if chunk.fields:
+            numbers = pa.array(range(first, first + len(chunk.fields)), pa.int32())
+            shown = pa.array(chunk.fields, pa.list_(pa.string()))
+            database.append("document_fields", pa.table({"doc_index": numbers, "fields": shown}))
+        first += len(chunk.texts)
+        yield chunk
 
 
 def _quarantine_documents(database: Database, reasons: dict[int, str]) -> None:
@@ -190,6 +229,16 @@ def _write_candidates(database: Database, folder: Path) -> None:
             scores.write(batch.column("first_stage_score").to_numpy().astype("<f8", copy=False).tobytes())
 
 
+def _write_fields(database: Database, folder: Path, encoder: PassageEncoder, max_passage_tokens: int) -> None:
+    """The fields of each candidate as token ids: a pair's own, since the first stage scores pairs."""
+    batches = database.stream("staging/list_candidate_fields", FIELDS_PER_READ)
+    chunks = (FieldChunk(*(column.to_pylist() for column in batch.columns)) for batch in batches)
+    num_cut = write_field_store(folder / FIELDS_FOLDER, chunks, encoder, max_passage_tokens)
+    if num_cut:
+        note = {"note": ["candidates whose fields alone are longer than max_passage_tokens"], "num_rows": [num_cut]}
+        database.append("notes", pa.table(note))
+
+
 def _open_staged(database: Database, folder: Path, *, lower_score_is_better: bool) -> StagedInput:
     queries = database.query("staging/list_queries")
     lengths = queries.column("num_candidates").to_numpy()
@@ -204,6 +253,7 @@ def _open_staged(database: Database, folder: Path, *, lower_score_is_better: boo
         lower_score_is_better=lower_score_is_better,
         doc_ids=_in_one_chunk(database.query("staging/list_documents").column("doc_id")),
         tokens=TokenStore(folder),
+        field_tokens=TokenStore(folder / FIELDS_FOLDER) if (folder / FIELDS_FOLDER).is_dir() else None,
         quarantine=database.query("staging/list_quarantine").cast(QUARANTINE_SCHEMA),
         notes={row["note"]: row["num_rows"] for row in notes},
     )

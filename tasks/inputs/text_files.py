@@ -20,7 +20,13 @@ from tasks.system.errors import InputError, InputNotReady
 
 CHUNK_ROWS = 8_192
 CHUNK_CHARS = 16 << 20
-WANTED_VALUES = {"id": "text or a number", "text": "text", "nested": "a list of objects"}
+WANTED_VALUES = {
+    "id": "text or a number",
+    "text": "text",
+    "nested": "a list of objects",
+    "field": "text, a number, true or false",
+}
+WRITTEN = ("id", "text", "field")  # kinds whose values are as written
 
 
 def open_text_file(source: str, located: Located, path: str) -> InputFile:
@@ -60,7 +66,7 @@ def open_text_file(source: str, located: Located, path: str) -> InputFile:
 
 
 def read_text_rows(file: InputFile, where: str, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    """The columns under their names in the file, in chunks: ids and texts as text, numbers as float64.
+    """The columns under their names in the file, in chunks: ids, texts and fields as text, numbers as float64.
 
     An id of no characters is null, and so is a number.
 
@@ -111,12 +117,15 @@ def _value(where: str, column: Column, found: Any) -> Any:
     if found is None or (found == "" and column.kind != "text"):
         return None
     if column.kind == "nested" and isinstance(found, list) and all(isinstance(each, dict) for each in found):
-        fields = {field.file_name: field for field in column.fields}
+        fields = _inner(column)
         return [
-            {name: _value(where, each, value_at(inside, name)) for name, each in fields.items()} for inside in found
+            {each.file_name: _value(where, each, value_at(inside, each.file_name)) for each in fields}
+            for inside in found
         ]
-    if isinstance(found, str) and column.kind in ("id", "text"):
+    if isinstance(found, str) and column.kind in WRITTEN:
         return found
+    if isinstance(found, bool) and column.kind == "field":
+        return "yes" if found else "no"
     try:
         if isinstance(found, str) and column.kind != "nested":
             return float(found)
@@ -126,6 +135,11 @@ def _value(where: str, column: Column, found: Any) -> Any:
     said = json.dumps(found, ensure_ascii=False)
     said = said if len(said) <= 40 else f"{said[:40]}..."
     raise InputError(f"{where}{column.file_name!r} is {said}, expected {wanted}.")
+
+
+def _inner(column: Column) -> list[Column]:
+    """What is read of a list's objects, once where a field of the prompt is the score too."""
+    return list({field.file_name: field for field in reversed(column.fields)}.values())
 
 
 def _num_chars(value: Any) -> int:
@@ -147,8 +161,8 @@ def _batch(columns: Sequence[Column], kept: list[list[Any]]) -> pa.RecordBatch:
 
 def _read_type(column: Column, text: pa.DataType) -> pa.DataType:
     if column.kind == "nested":
-        return pa.list_(pa.struct([(field.file_name, _read_type(field, text)) for field in column.fields]))
-    return text if column.kind in ("id", "text") else pa.float64()
+        return pa.list_(pa.struct([(field.file_name, _read_type(field, text)) for field in _inner(column)]))
+    return text if column.kind in WRITTEN else pa.float64()
 
 
 def _as_bytes(value: Any) -> Any:

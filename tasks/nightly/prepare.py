@@ -94,7 +94,8 @@ class PreparedNight:
         if num_candidates is not None:  # unknown in the nested layout
             max_tokens = self.recipe.main.sizes.max_passage_tokens
             num_documents = self.found.inputs["documents"].num_rows
-            needed = staging_bytes(num_candidates // num_shards, num_documents, max_tokens)
+            num_fields = len(self.found.fields.names)
+            needed = staging_bytes(num_candidates // num_shards, num_documents, max_tokens, num_fields)
             require_space(self.workspace.folder, needed, "laying out the input")
 
     @collected_rarely()
@@ -156,7 +157,7 @@ def prepare_night(request: NightRequest, moment: datetime | None = None) -> Prep
     model_folder = find_model_folder(settings.engine.model, settings.engine.revision, ROOT)
     recipe = build_recipe(settings, model_folder, night)
     wait_s = 0 if request.dry_run else settings.inputs.wait_s
-    found = await_night_input(settings.inputs, night, wait_s)
+    found = await_night_input(settings.inputs, night, wait_s, recipe.wanted_fields)
     identity = model_identity(model_folder)
     asked = settings.ranking_settings()
     asked["engine"].pop("model")  # its identity stands for it, wherever it lies

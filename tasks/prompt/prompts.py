@@ -3,6 +3,9 @@
     | template + query | [A] passage | [B] passage | ... | query + template + opened answer | answer |
     |<------------------------------ max_prompt_tokens ------------------------------------>| max_tokens |
 
+A passage is its text, or its fields and its text, tokenised apart with a line break between them. Where it has to be
+shorter, text goes first.
+
 Every query up to `max_query_tokens` fits in every window, since sizes are resolved before the first prompt. Knows
 nothing of blocks, batches or engines.
 """
@@ -15,6 +18,7 @@ import numpy as np
 
 from tasks.prompt.answer_forms import AnswerForm, AnswerForms
 from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.passages import FieldPieces, PassagePieces
 from tasks.prompt.sizes import JOIN_SLACK_TOKENS, PromptSizes, fair_lengths
 from tasks.prompt.templates import render_frame
 from tasks.prompt.tokens import EncodedTexts, ModelTokens, Piece
@@ -92,11 +96,11 @@ class PromptBuilder:
         self.template = template  # in the form that fits the tokenizer
         self.writes_date = chat.writes_date(template.messages(1, 1))
         self._chat = chat
-        self._tail = tokens.encode_data([template.passage_tail])[0]
         writes_bos = template.turns == "none" or chat.source is not None
         self._bos = NO_IDS if writes_bos else tokens.bos_ids()
         self._render = lru_cache(maxsize=None)(lambda num, ask: render_frame(template, chat, num, ask))
         self._lead = next(piece.text for piece in self._render(1, 1) if piece.kind == "passage")
+        self._passages = PassagePieces(tokens, template, self._lead)
         self._frame = lru_cache(maxsize=FRAMES_KEPT)(self._encode_frame)
         self._heads = lru_cache(maxsize=None)(self._encode_heads)
         self._check_pieces()
@@ -107,23 +111,25 @@ class PromptBuilder:
         return self.tokens.encode_end_to_end(queries).lengths.astype(np.int32)
 
     def passage_lines(self, titles: Sequence[str | None], texts: Sequence[str]) -> list[str]:
-        """Each passage as it stands in a prompt, with what is its own on either side; empty for a blank text."""
-        lead, tail = self._lead, self.template.passage_tail
-        lines = [self.template.passage_text(title, text) for title, text in zip(titles, texts, strict=True)]
-        return [f"{lead}{line}{tail}" if line else "" for line in lines]
+        """Each passage's text as it stands in a prompt, with what is its own on either side; empty for a blank one."""
+        return self._passages.lines(titles, texts)
+
+    def field_lines(self, values: Sequence[Sequence[str | None]]) -> list[str]:
+        """The fields of each passage as they stand in a prompt; `values` are in the order of the template's fields."""
+        return self._passages.field_lines(values)
 
     @property
-    def passage_form(self) -> tuple[str, str, str]:
-        """What stands before and after a passage, and its `lines`: the same for all that share passages."""
-        return self._lead, self.template.passage_tail, self.template.lines
+    def passage_form(self) -> tuple[str, ...]:
+        """What decides a passage's ids beside its text and fields: the same for all that share passages."""
+        return self._passages.form
 
     def encode_lines(self, lines: Sequence[str]) -> EncodedTexts:
         """The token ids of passages as `passage_lines` gives them."""
         return self.tokens.encode_end_to_end(lines)
 
     def encode_passages(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """A few passages' pieces, 1D int32 each."""
-        return self.encode_lines(self.passage_lines([None] * len(texts), texts)).split()
+        """The pieces of a few passages without fields, 1D int32 each."""
+        return self.encode_lines(self._passages.bare_lines(texts)).split()
 
     def fixed_tokens(self, num_passages: int, max_query_tokens: int) -> int:
         """The most that a prompt holds beside its passages."""
@@ -146,6 +152,7 @@ class PromptBuilder:
         passages: Sequence[np.ndarray],
         passage_tokens: Sequence[int],
         sizes: PromptSizes,
+        fields: FieldPieces | None = None,
     ) -> Prompt:
         """The prompt of a window.
 
@@ -156,6 +163,7 @@ class PromptBuilder:
             passages: their pieces, 1D int32 each, cut at `max_passage_tokens` by the token store.
             passage_tokens: their full lengths.
             sizes: what it must keep to.
+            fields: what stands beside the passages; they count as part of them.
 
         Raises:
             PromptTooLong: even passages of `min_passage_tokens` do not fit; cannot happen for a query within
@@ -163,6 +171,8 @@ class PromptBuilder:
         """
         frame = self._frame(len(passages), window.num_asked, query)
         full = np.fromiter(passage_tokens, np.int64, len(passages))
+        if fields is not None:
+            full += np.asarray(fields.num_tokens, np.int64)
         room = sizes.max_prompt_tokens - frame.num_tokens
         lengths = fair_lengths(np.minimum(full, sizes.max_passage_tokens), room, sizes.min_passage_tokens)
         if lengths is None:
@@ -170,10 +180,10 @@ class PromptBuilder:
                 f"{request_id}: {len(passages)} passages of at least {sizes.min_passage_tokens} tokens do not fit into "
                 f"the {room} tokens that the query leaves of max_prompt_tokens = {sizes.max_prompt_tokens}."
             )
-        pieces = list(passages)
         cut = np.flatnonzero(full > lengths).tolist()
+        pieces = list(passages) if fields is None else list(map(self._passages.joined, fields.pieces, passages))
         for place in cut:
-            pieces[place] = self._cut(passages[place], int(lengths[place]))
+            pieces[place] = self._cut(place, passages, fields, int(lengths[place]))
         return Prompt(
             request_id=request_id,
             window=window,
@@ -192,10 +202,13 @@ class PromptBuilder:
         num = len(window.docs)
         return self.build(request_id, window, NOTHING_SAID, [piece] * num, [len(piece)] * num, sizes)
 
-    def _cut(self, passage: np.ndarray, length: int) -> np.ndarray:
-        """The piece in at most `length` tokens: whole characters, and line breaks of our own at the cut."""
-        kept = self.tokens.character_boundary(passage, max(length - len(self._tail), 0))
-        return np.concatenate([passage[:kept], self._tail])
+    def _cut(
+        self, place: int, passages: Sequence[np.ndarray], fields: FieldPieces | None, num_tokens: int
+    ) -> np.ndarray:
+        if fields is None:
+            return self._passages.cut(passages[place], num_tokens)
+        own = fields.pieces[place], int(fields.num_tokens[place])
+        return self._passages.cut_joined(*own, passages[place], num_tokens)
 
     def _encode_frame(self, num_passages: int, ask: int, query: str) -> _Frame:
         pieces = self._render(num_passages, ask)
@@ -231,7 +244,8 @@ class PromptBuilder:
         Raises:
             ConfigError: the ids would not be those of the whole text.
         """
-        if self.passage_form == (" ", PLAIN_TAIL, "one"):
+        plain_tails = {self.template.passage_tail, self.template.form.tail} == {PLAIN_TAIL}
+        if plain_tails and (self._lead, self.template.lines) == (" ", "one"):
             return
         probes = PROBES_WITH_LINES if self.template.lines == "keep" else PROBES
         num = self.template.max_identifiers or len(probes)
@@ -251,7 +265,7 @@ class PromptBuilder:
         places = [place for place, piece in enumerate(pieces) if piece.kind == "passage"]
         begin = self._lead or all(place == 0 or self._ends_anew(pieces[place - 1].text) for place in places)
         behind = ["".join(piece.text for piece in pieces[place + 1 : place + 2]) for place in places]
-        end = self.template.passage_tail or all(map(self.tokens.begins_with_added, behind))
+        end = self.template.form.tail or all(map(self.tokens.begins_with_added, behind))
         return bool(begin and end)
 
     def _ends_anew(self, words: str) -> bool:
@@ -261,7 +275,11 @@ class PromptBuilder:
     def _is_as_one(self, texts: Sequence[str]) -> bool:
         """Whether a prompt of these passages has the ids that it has as one text."""
         frame = self._encode_frame(len(texts), len(texts), "a")
-        lines = iter(self.passage_lines([None] * len(texts), texts))
+        shown = [self.passage_lines([None] * len(texts), texts)]
+        if self.template.fields:
+            fields = self.field_lines([[text] * len(self.template.fields) for text in texts])
+            shown.insert(len(shown) * self.template.form.text_first, fields)
+        lines = map("".join, zip(*shown, strict=True))
         whole = [
             Piece(piece.text, is_data=False)
             if piece.kind == "words"
@@ -269,5 +287,6 @@ class PromptBuilder:
             for piece in self._render(len(texts), len(texts))
         ]
         ids = np.concatenate([self._bos, self.tokens.encode_pieces(whole)])
-        around = frame.around(self.encode_passages(texts))
+        pieces = zip(*(self.encode_lines(each).split() for each in shown), strict=True)
+        around = frame.around(list(map(np.concatenate, pieces)))
         return np.array_equal(ids, around[: len(around) - frame.num_scored_tokens])

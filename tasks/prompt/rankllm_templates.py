@@ -1,8 +1,9 @@
 """Prompt templates of specialised list-wise rerankers, in the form in which their owners publish them.
 
-RankLLM's YAML (castorini/rank_llm, src/rank_llm/rerank/prompt_templates): one user's turn with all passages, a turn for
-each passage, or a query and a document. The words are the owners': they are read from a path or from an installed
-`rank_llm`, never kept here. What our prompts cannot say the same way is refused, not approximated.
+RankLLM's YAML (castorini/rank_llm, src/rank_llm/rerank/prompt_templates): one user's turn with all passages, perhaps
+with the first stage's score on a line behind each; a turn for each passage; or a query and a document. The words are
+the owners': they are read from a path or from an installed `rank_llm`, never kept here. What our prompts cannot say the
+same way is refused, not approximated.
 """
 
 import re
@@ -36,6 +37,8 @@ OTHER_METHODS = {
 }
 PAIR = ("pointwise", "it judges one passage", "yes_no")  # the kind, what it does, and a decode mode that asks so
 LIST = ("listwise", "it orders lists", "permutation")
+SCORE = "{value:.3f}"  # as RankLLM's handlers write a candidate's score
+SCORED_BODY = re.compile(r"(?P<passage>.*\{candidate\})\n(?P<line>[^{}\n]*\{score\}[^{}\n]*)\n(?P<end>\n?)")
 NUMBERS, CAPITALS = r"\[(\d+)\]", r"\[([A-Z])\]"
 
 
@@ -104,11 +107,16 @@ def _as_list(sections: Mapping[str, str], path: Path) -> dict[str, Any]:
     }
 
 
-def _as_one_turn(sections: Mapping[str, str], path: Path) -> dict[str, str]:
-    return {
-        "before": sections.get("prefix", ""),
-        "passage": _passage(sections["body"], path, r"\n\n?", "one or two line breaks"),
-        "after": sections.get("suffix", ""),
+def _as_one_turn(sections: Mapping[str, str], path: Path) -> dict[str, Any]:
+    words = {"before": sections.get("prefix", ""), "after": sections.get("suffix", "")}
+    scored = SCORED_BODY.fullmatch(sections["body"])
+    if scored is None:
+        return words | {"passage": _passage(sections["body"], path, r"\n\n?", "one or two line breaks")}
+    passage = _passage(scored["passage"], path, "", "a line break")
+    return words | {
+        "passage": f"{passage}\n{{fields}}\n{scored['end']}",
+        "field": scored["line"].replace("{score}", SCORE),
+        "fields": ["score"],
     }
 
 
@@ -159,7 +167,7 @@ def _check_sections(sections: Mapping[str, str], path: Path) -> None:
 
 def _passage(body: str, path: Path, tail: str, told_tail: str) -> str:
     if "{score}" in body:
-        raise _refusal(path, "body holds {score}, the first stage's score, and a prompt holds only texts")
+        raise _refusal(path, "body holds {score}, which must be on a line of its own behind {candidate}")
     if not re.fullmatch(r"[^{}\s]*\{rank\}[^{}\s]* \{candidate\}" + tail, body):
         raise _refusal(
             path,

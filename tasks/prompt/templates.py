@@ -7,25 +7,25 @@ nothing of token ids.
 import re
 import string
 import tomllib
-import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.data_text import one_line, without_identifiers
+from tasks.prompt.passage_form import PLAIN_FIELD, PassageForm, fields_line, is_field_form, read_passage_form
 from tasks.prompt.thoughts import in_known_marks, opened_thought
 from tasks.system.errors import ConfigError, first_line
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 QUERY_MARK, PASSAGE_MARK = "\ue000", "\ue001"  # private-use characters: no template of ours holds them
-LATER_WORDS = ("thoughts", "lines", "turns", "before_reply", "passage_reply")
-IDENTIFIER = re.compile(r"[\[［]\s*(\d{1,4}|[A-Za-zＡ-Ｚａ-ｚ])\s*[\]］]")
+LATER_WORDS = ("thoughts", "lines", "turns", "before_reply", "passage_reply", "field", "fields")
 PlaceKind = Literal["words", "query", "passage"]
 Identifiers = Literal["letters", "numbers", "none"]
 Lines = Literal["one", "keep"]
 Turns = Literal["user", "passages", "query_document", "none"]
-LISTS = ("yes", "no", "thoughts")  # texts of a template that are lists
+LISTS = ("yes", "no", "thoughts", "fields")  # texts of a template that are lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PromptTemplate:
     answer_prefix: str  # written by us at the start of the model's turn; {query} where the query is what is scored
     system: str  # no such turn if empty
     before: str
-    passage: str  # its head with {id}, " {text}" and at most two line breaks
+    passage: str  # its head with {id}, " {text}" and at most two line breaks; {fields} on a line before or behind it
     after: str
     after_best: str = ""  # in place of `after` where only the best {ask} are needed; `after` then if empty
     after_bare: str = ""  # in place of both where a letter alone is asked for; there is no such form if empty
@@ -57,6 +57,8 @@ class PromptTemplate:
     turns: Turns = "user"  # see `messages`; none: before, passages and after are the whole prompt, no chat template
     before_reply: str = ""  # turns = "passages": the model's turn behind `before`
     passage_reply: str = ""  # and behind each passage
+    field: str = PLAIN_FIELD  # one of the fields; {value:.3f}: numbers with three decimals
+    fields: tuple[str, ...] = ()  # columns that stand beside the text: those of [prompt] fields, if it has any
 
     def identifier(self, place: int) -> str:
         """The identifier of the passage at `place`, from 0."""
@@ -64,13 +66,20 @@ class PromptTemplate:
 
     def passage_head(self, place: int) -> str:
         """What stands before the passage's text, a space included."""
-        head = self.passage.partition("{text}")[0]
+        head = self.form.head
         return head.replace("{id}", self.identifier(place)) if self.identifiers != "none" else head
 
     @property
+    def form(self) -> PassageForm:
+        """How a passage is written."""
+        form = read_passage_form(self.passage)
+        assert form is not None, self.passage
+        return form
+
+    @property
     def passage_tail(self) -> str:
-        """The line breaks behind a passage."""
-        return self.passage.partition("{text}")[2]
+        """The line breaks behind a passage's text."""
+        return self.form.text_tail if self.fields else self.form.tail
 
     def data(self, text: str) -> str:
         """A query or a passage as it stands in a prompt.
@@ -79,7 +88,7 @@ class PromptTemplate:
         nor be read as an answer: '[3] > [1]' becomes '(3) > (1)'.
         """
         kept = text if self.lines == "keep" else one_line(text)
-        return kept if self.identifiers == "none" else _without_identifiers(kept)
+        return kept if self.identifiers == "none" else without_identifiers(kept)
 
     def passage_text(self, title: str | None, text: str) -> str:
         """Title and text, the title once; '' where the text is blank, since a title alone is no passage."""
@@ -88,6 +97,12 @@ class PromptTemplate:
             return ""
         head = self.data(title).strip() if title else ""
         return body if not head or body.startswith(head) else f"{head}: {body}"
+
+    def field_line(self, values: Sequence[str | None]) -> str:
+        """The fields of a passage, as they stand in a prompt: one line; '' where all values are missing."""
+        shown = [None if value is None else one_line(value) for value in values]
+        line = fields_line(self.field, self.fields, shown)
+        return line if self.identifiers == "none" else without_identifiers(line)
 
     @property
     def max_identifiers(self) -> int | None:
@@ -175,8 +190,8 @@ def read_prompt_template(words: Mapping[str, Any], where: str) -> PromptTemplate
             f"{', '.join(missing) or 'none'}; not known: {', '.join(unknown) or 'none'})."
         )
     for name, value in words.items():
-        is_list = name in LISTS and isinstance(value, list) and all(isinstance(each, str) for each in value)
-        if not (is_list or isinstance(value, str)):
+        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not (is_list if name in LISTS else isinstance(value, str)):
             raise ConfigError(f"{where}: {name} must be {'a list of texts' if name in LISTS else 'a text'}.")
     lists = {name: tuple(words[name]) for name in LISTS if name in words}
     template = PromptTemplate(**(dict(words) | lists))
@@ -184,7 +199,7 @@ def read_prompt_template(words: Mapping[str, Any], where: str) -> PromptTemplate
     return template
 
 
-def _check_words(template: PromptTemplate, where: str) -> None:  # noqa: C901  a condition for each key
+def _check_words(template: PromptTemplate, where: str) -> None:
     for name, known in (("identifiers", Identifiers), ("lines", Lines), ("turns", Turns)):
         if getattr(template, name) not in get_args(known):
             allowed = ", ".join(map(repr, get_args(known)))
@@ -205,11 +220,22 @@ def _check_words(template: PromptTemplate, where: str) -> None:  # noqa: C901  a
         raise ConfigError(f"{where}: answer_prefix must be '{{query}}' alone where the query is what is scored.")
     if "{query}" not in template.before + template.after + template.answer_prefix and has_words:
         raise ConfigError(f"{where}: neither before nor after holds {{query}}.")
+    _check_passage(template, where)
+
+
+def _check_passage(template: PromptTemplate, where: str) -> None:
+    """Whether text and fields can be tokenised apart."""
     head = r"[^{}\n]*" if template.identifiers == "none" else r"[^{}\s]*\{id\}[^{}\s]* "
-    if not re.fullmatch(head + r"\{text\}\n{0,2}", template.passage):
+    form = read_passage_form(template.passage)
+    if form is None or not re.fullmatch(head, form.head):
         raise ConfigError(
             f"{where}: passage must be {'a head' if template.identifiers == 'none' else 'a head with {id}, a space'}, "
-            "{text} and at most two line breaks: passages are tokenised once, in that form."
+            "{text} and at most two line breaks, perhaps with {fields} on a line before or behind {text}: passages are "
+            "tokenised once, in that form."
+        )
+    if not is_field_form(template.field):
+        raise ConfigError(
+            f"{where}: field = {template.field!r} must be one line with {{value}} or {{value:.3f}}, and maybe {{name}}."
         )
 
 
@@ -271,19 +297,3 @@ def _with_leads(pieces: list[FramePiece]) -> list[FramePiece]:
     for place in places:
         pieces[place - 1 : place + 1] = FramePiece("words", pieces[place - 1].text[:-1]), FramePiece("passage", " ")
     return pieces
-
-
-def one_line(text: str) -> str:
-    r"""The text with every run of white space as one space.
-
-    >>> one_line(" The moon\n\n pulls. ")
-    'The moon pulls.'
-    """
-    is_line = text.isprintable() and "  " not in text and text == text.strip(" ")  # a third of splitting's time
-    return text if is_line else " ".join(text.split())
-
-
-def _without_identifiers(text: str) -> str:
-    if "[" not in text and "［" not in text:  # most passages: looking for the whole costs four times as much
-        return text
-    return IDENTIFIER.sub(lambda match: f"({unicodedata.normalize('NFKC', match[1])})", text)

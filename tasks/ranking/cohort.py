@@ -309,6 +309,7 @@ class Cohort:
                 self._staged.tokens.passages(documents),
                 self._staged.tokens.lengths[documents],
                 asking.sizes,
+                query.fields_of(window.window.docs),
             )
         return request_id, self._prompts[request_id]
 

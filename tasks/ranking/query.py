@@ -4,6 +4,7 @@ Knows nothing of windows, engines or databases.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from tasks.inputs.staging import StagedInput
 from tasks.inputs.token_store import text_digest
+from tasks.prompt.passages import FieldPieces
 from tasks.ranking.recipe import Recipe
 from tasks.schedule.rankings import RankingInProgress
 from tasks.store.identity import candidates_digest, documents_digest
@@ -61,6 +63,22 @@ class StagedQuery:
         return np.asarray(self.staged.first_stage_score[self._span])
 
     @property
+    def passage_tokens(self) -> np.ndarray:
+        """How long its candidates' passages are, 1D int64, fields included and nothing cut."""
+        lengths: np.ndarray = np.asarray(self.staged.tokens.lengths)[self.documents].astype(np.int64)
+        if self.staged.field_tokens is not None:
+            lengths += self.staged.field_tokens.lengths[self._span]
+        return lengths
+
+    def fields_of(self, docs: Sequence[int]) -> FieldPieces | None:
+        """What stands beside the passages of some of its candidates; None where passages have no fields."""
+        fields = self.staged.field_tokens
+        if fields is None:
+            return None
+        rows = np.asarray(docs, np.int64) + self._span.start
+        return FieldPieces(fields.passages(rows), fields.lengths[rows])
+
+    @property
     def depth(self) -> int:
         """How many candidates the model ranks."""
         better_is_higher = -self.first_stage_scores if self.staged.lower_score_is_better else self.first_stage_scores
@@ -71,7 +89,7 @@ class StagedQuery:
         """64 bits each over all that the query's ranking depends on: columns of `rankings`."""
         return {
             "query_digest": text_digest(self.staged.query_texts[self.index]),
-            "candidates_digest": candidates_digest(self.doc_ids.to_pylist()),
+            "candidates_digest": candidates_digest(self.doc_ids.to_pylist(), self._field_digests),
             "documents_digest": documents_digest(np.asarray(self.staged.tokens.digests)[self.documents]),
             "recipe_digest": self.recipe.digest,
         }
@@ -86,6 +104,11 @@ class StagedQuery:
             "num_rounds": ranking.num_rounds if ranking else 0,
             "status": status,
         }
+
+    @property
+    def _field_digests(self) -> np.ndarray | None:
+        fields = self.staged.field_tokens
+        return None if fields is None else fields.digests[self._span]
 
     @property
     def _span(self) -> slice:

@@ -1,10 +1,10 @@
 """How the queries of a run are ranked: settings and model files become a schedule and a builder for each question.
 
-Knows nothing of inputs, engines or databases.
+Knows nothing of how inputs are read, of engines or databases.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import Any
 from tasks.decode import DECODE_MODES
 from tasks.decode.answer import DecodeMode, Thinking
 from tasks.engine.messages import Driver
+from tasks.inputs.fields import WantedFields
 from tasks.prompt.answer_forms import Sampling
 from tasks.prompt.chat_template import ChatTemplate, load_chat_template
 from tasks.prompt.model_files import require_generative
+from tasks.prompt.passage_form import decimals_of
 from tasks.prompt.prompts import PromptBuilder
 from tasks.prompt.rankllm_templates import PACKAGE_PREFIX, find_rankllm_template, load_rankllm_template
 from tasks.prompt.sizes import PromptSizes, SizeLimits, resolve_sizes
@@ -82,7 +84,20 @@ class Recipe:
             **self._identifier_form,
             **({"prompt_date": self.prompt_date.isoformat()} if self.prompt_date is not None else {}),
             **({"turn_prefix": self.turn_prefix} if self.turn_prefix else {}),
+            **self._fields,
         }
+
+    @property
+    def wanted_fields(self) -> WantedFields:
+        """What stands beside its passages."""
+        template = self.main.mode.template
+        return WantedFields(template.fields, decimals_of(template.field))
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        """Nothing where passages have none."""
+        template = self.main.mode.template
+        return {"fields": list(template.fields), "field": template.field} if template.fields else {}
 
     @property
     def _identifier_form(self) -> dict[str, str]:
@@ -169,7 +184,7 @@ def load_template(settings: Settings, mode: type[DecodeMode]) -> PromptTemplate:
 
 def _asking(settings: Settings, tokens: ModelTokens, chat: ChatTemplate, name: str) -> Asking:
     prompt, strategy = settings.prompt, settings.strategy
-    template = load_template(settings, DECODE_MODES[name])
+    template = _with_fields(load_template(settings, DECODE_MODES[name]), prompt.fields, settings.templates[name])
     if prompt.thoughts is not None:
         template = replace(template, thoughts=prompt.thoughts)
     drawn = {} if prompt.sampling is None else prompt.sampling.model_dump()
@@ -197,6 +212,23 @@ def _asking(settings: Settings, tokens: ModelTokens, chat: ChatTemplate, name: s
     return Asking(mode, builder, resolve_sizes(builder, size, limits), calibrates)
 
 
+def _with_fields(template: PromptTemplate, fields: Sequence[str], where: str) -> PromptTemplate:
+    """The template with the run's fields beside its passages; those that it names itself where the run has none.
+
+    Raises:
+        ConfigError: it has words for fields of its own only.
+    """
+    if not fields or tuple(fields) == template.fields:
+        return template
+    if template.fields or ("{name}" not in template.field and len(fields) > 1):
+        own = ", ".join(template.fields) or "one field"
+        raise ConfigError(
+            f"[prompt] fields = {list(fields)}: the prompt template {where} writes {own} as {template.field!r}, and no "
+            "other. Leave fields out, or take a template that says {name} in its `field`."
+        )
+    return replace(template, fields=tuple(fields))
+
+
 def _driver(packing: PackingSettings, askings: Iterable[Asking]) -> Driver:
     """The one asked for; `auto`: calls where every answer is one token, a stream where some are longer (ADR 12)."""
     if packing.driver != "auto":
@@ -208,11 +240,12 @@ def _check_passages(askings: Mapping[Question, Asking]) -> None:
     """Checks that both steps of a cascade use the same passages, which are tokenised once.
 
     Raises:
-        ConfigError: one keeps line breaks, or ends passages otherwise.
+        ConfigError: one keeps line breaks, ends passages otherwise, or writes other fields.
     """
     if len({asking.builder.passage_form for asking in askings.values()}) > 1:
         told = "; ".join(
             f"{asking.mode.name} has passage = {asking.mode.template.passage!r}, lines = {asking.mode.template.lines!r}"
+            + (f", field = {asking.mode.template.field!r}" if asking.mode.template.fields else "")
             for asking in askings.values()
         )
         raise ConfigError(

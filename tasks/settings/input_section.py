@@ -1,5 +1,6 @@
 """`[inputs]`: where queries, documents, candidates and judgments lie, and how their columns are called."""
 
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -7,6 +8,7 @@ from pydantic import (
     model_validator,
 )
 
+from tasks.prompt.passage_form import own_name
 from tasks.settings.section import PositiveInt, Section
 
 MarkerName = Annotated[str, Field(pattern=r"^[^/]+$", examples=["_SUCCESS"])] | None
@@ -15,34 +17,47 @@ LATER_INPUT_SETTINGS = ("order_by", "lower_score_is_better")  # not in the ident
 ARRIVAL_SETTINGS = ("wait_s", "markers", "may_be_older")  # when an input is taken, not which
 
 
+KNOWN_COLUMNS = {
+    "queries": {"query_id", "text"},
+    "documents": {"doc_id", "text", "title"},
+    "candidates": {"query_id", "doc_id", "rank", "score"},
+    "nested": {"query_id", "text", "candidates", "candidates.doc_id", "candidates.text", "candidates.score"},
+    "qrels": {"query_id", "doc_id", "relevance"},
+}
+IN_PASSAGES = ("query_id", "doc_id", "text", "title")  # columns that cannot be fields beside a passage
+
+
 class ColumnNames(Section):
     """For each input, our column name -> the column's name in the file; of a field inside a column, 'query.text'."""
 
     queries: dict[str, str] = {}  # of query_id, text
-    documents: dict[str, str] = {}  # of doc_id, text, title
-    candidates: dict[str, str] = {}  # of query_id, doc_id, rank, score
-    nested: dict[str, str] = {}  # of query_id, text, candidates
+    documents: dict[str, str] = {}  # of doc_id, text, title, and of fields
+    candidates: dict[str, str] = {}  # of query_id, doc_id, rank, score, and of fields
+    nested: dict[str, str] = {}  # of query_id, text, candidates, and of fields as 'candidates.price'
     qrels: dict[str, str] = {}  # of query_id, doc_id, relevance
 
     @model_validator(mode="after")
     def _known_columns(self) -> Self:
-        known = {
-            "queries": {"query_id", "text"},
-            "documents": {"doc_id", "text", "title"},
-            "candidates": {"query_id", "doc_id", "rank", "score"},
-            "nested": {
-                "query_id",
-                "text",
-                "candidates",
-                *(f"candidates.{name}" for name in ("doc_id", "text", "score")),
-            },
-            "qrels": {"query_id", "doc_id", "relevance"},
-        }
-        for source, names in known.items():
-            for column in getattr(self, source):
-                if column not in names:
-                    raise ValueError(f"{source}.{column}: {source} has the columns {', '.join(sorted(names))}")
+        for source in ("queries", "qrels"):
+            self._check(source, ())
         return self
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Whether every column that has a name here is one that is read: ours, or one of `[prompt] fields`.
+
+        Raises:
+            ValueError: naming the column.
+        """
+        for source in ("candidates", "documents", "nested"):
+            own = {own_name(field) for field in fields}
+            self._check(source, {f"candidates.{name}" for name in own} if source == "nested" else own)
+
+    def _check(self, source: str, fields: Collection[str]) -> None:
+        known = KNOWN_COLUMNS[source]
+        for column in getattr(self, source):
+            if column not in known and column not in fields:
+                others = "" if source in ("queries", "qrels") else ", and those named in [prompt] fields"
+                raise ValueError(f"{source}.{column}: {source} has the columns {', '.join(sorted(known))}{others}")
 
 
 class MarkerNames(Section):
@@ -85,3 +100,21 @@ class InputSettings(Section):
         if self.nested is None and missing:
             raise ValueError(f"{', '.join(missing)} missing: give queries, documents and candidates, or nested")
         return self
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Whether `[prompt] fields` and the columns' names go with these inputs.
+
+        Raises:
+            ValueError: see `ColumnNames.check_fields`; or a field of documents, where there are none.
+        """
+        try:
+            self.columns.check_fields(fields)
+        except ValueError as error:
+            raise ValueError(f"[inputs] columns.{error}") from error
+        if self.nested is not None:
+            for field in fields:
+                if field.startswith("documents."):
+                    raise ValueError(
+                        f"fields has {field!r}, but the nested layout has no documents: write "
+                        f"{own_name(field)!r}, a field of its candidates"
+                    )

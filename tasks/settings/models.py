@@ -5,7 +5,6 @@ import math
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,49 +21,12 @@ from tasks.decode import DECODE_MODES
 from tasks.settings.engine_keys import CAPACITY, PREEMPTING, REFUSED, RefusedValues
 from tasks.settings.input_section import ARRIVAL_SETTINGS, LATER_INPUT_SETTINGS, InputSettings
 from tasks.settings.night_section import NightSettings
+from tasks.settings.prompt_section import PromptSettings
 from tasks.settings.section import PositiveInt, Section, Share
 from tasks.settings.strategy_section import StrategySettings
 from tasks.system.environment import checkout_path
 from tasks.system.redaction import hide_setting_secrets
 from tasks.system.workspace import Workspace
-
-
-class SamplingSettings(Section):
-    """How a model draws its thoughts, by vLLM's names; what is left out draws from all tokens as they are."""
-
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)]  # 0: greedy, over a preset that draws
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # the likeliest tokens with this probability together
-    top_k: Annotated[int, Field(ge=0)] = 0  # the k likeliest tokens; 0: all
-    min_p: Share = 0.0  # tokens with this share of the likeliest one's probability
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0  # for tokens that were written already
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0  # for tokens of prompt and thought; 1: none
-
-
-class PromptSettings(Section):
-    """The words of a prompt and the lengths that they may have."""
-
-    language: Literal["en", "ko"] = "en"  # of the prompt's words: configs/prompts/, or configs/prompts/ko/
-    template: str | None = None  # TOML, or RankLLM's YAML; {decode_mode}.toml of the language if not given
-    cascade_template: str | None = None  # the same, of the point-wise step of a cascade
-    chat_template_kwargs: dict[str, bool | int | float | str] = {}  # keyword arguments for the model's chat template
-    turn_prefix: str = ""  # opens the model's turn, before the prompt template's answer_prefix: gpt-oss's final channel
-    chat_template_date: date | None = None  # date for a chat template that writes today's date; the night if not given
-    max_prompt_tokens: PositiveInt | None = None  # max_model_len less the answer if not given
-    max_query_tokens: PositiveInt = 256  # a longer query is set aside
-    max_passage_tokens: PositiveInt = 256  # a longer passage is cut
-    min_passage_tokens: PositiveInt = 32  # passages are not shortened below this to make a prompt fit
-    thinking_budget_tokens: PositiveInt = 1024  # of reasoning; then the thought is closed by force
-    thoughts: Annotated[tuple[str, str], Field(strict=False)] | None = None  # the marks that open and close a thought
-    sampling: SamplingSettings | None = None  # of reasoning: greedy if not given; seeded by strategy.seed and request
-
-    @model_validator(mode="after")
-    def _min_not_above_max(self) -> Self:
-        if self.min_passage_tokens > self.max_passage_tokens:
-            raise ValueError(
-                f"min_passage_tokens = {self.min_passage_tokens} must be at most "
-                f"max_passage_tokens = {self.max_passage_tokens}"
-            )
-        return self
 
 
 class EngineSettings(BaseModel):
@@ -202,7 +164,7 @@ class Settings(Section):
     night: NightSettings
     inputs: InputSettings
     strategy: StrategySettings = StrategySettings()
-    prompt: PromptSettings = PromptSettings()
+    prompt: PromptSettings = Field(default=PromptSettings(), validate_default=True)
     engine: EngineSettings
     packing: PackingSettings = Field(default=PackingSettings(), validate_default=True)
     store: StoreSettings = StoreSettings()
@@ -218,6 +180,14 @@ class Settings(Section):
                 f"sampling is for decode_mode = 'reasoning', not {strategy.decode_mode!r}, which reads "
                 "log-probabilities or the likeliest order"
             )
+        return value
+
+    @field_validator("prompt")
+    @classmethod
+    def _fields_have_inputs(cls, value: PromptSettings, info: ValidationInfo) -> PromptSettings:
+        inputs = info.data.get("inputs")  # missing where it was refused
+        if inputs is not None:
+            inputs.check_fields(value.fields)
         return value
 
     @field_validator("packing")

@@ -54,9 +54,12 @@ def recipe_digest(recipe: Mapping[str, Any]) -> int:
     return _first_8_bytes(hashlib.blake2b(canonical_json(recipe).encode(), digest_size=8))
 
 
-def candidates_digest(doc_ids: list[str]) -> int:
-    """64 bits over the ids in first-stage order."""
-    return _first_8_bytes(hashlib.blake2b("\x00".join(doc_ids).encode(), digest_size=8))
+def candidates_digest(doc_ids: list[str], fields: np.ndarray | None = None) -> int:
+    """64 bits over the ids in first-stage order, and the digests (1D uint64) of what a prompt shows of each pair."""
+    digest = hashlib.blake2b("\x00".join(doc_ids).encode(), digest_size=8)
+    if fields is not None:
+        digest.update(b"\x00\x00" + np.ascontiguousarray(fields, "<u8").tobytes())
+    return _first_8_bytes(digest)
 
 
 def documents_digest(digests: np.ndarray) -> int:

@@ -167,8 +167,7 @@ def _size_of_work(prepared: PreparedNight) -> tuple[int, int]:
         ready = [number for number, status in enumerate(staged.query_status) if status == "ready"]
         for number in ready:
             query = StagedQuery(staged, prepared.recipe, number)
-            documents = query.documents[: query.depth]
-            tokens += int(np.minimum(staged.tokens.lengths[documents], longest).sum())
+            tokens += int(np.minimum(query.passage_tokens[: query.depth], longest).sum())
         return len(ready), tokens
 
 

@@ -31,6 +31,7 @@ WINDOW_BYTES = 400  # its row and its outcome's, and as much of the spool's file
 SLOT_BYTES = 16  # a candidate of a window: its places in docs and outcome_order, and its log-probability
 SCORE_BYTES = 20  # and twice its document's id
 RANKING_BYTES = 200
+FIELD_BYTES = 60  # of a candidate: its text in the scratch database, its tokens, its share of offsets and digests
 STAGED_CANDIDATE_BYTES = 60  # joined, ordered, and written by query
 TOKEN_BYTES = 4
 
@@ -53,10 +54,11 @@ class RunSize:
         return FIXED_BYTES + windows + int(scores) + self.num_queries * RANKING_BYTES
 
 
-def staging_bytes(num_candidates: int, num_documents: int, max_passage_tokens: int) -> int:
+def staging_bytes(num_candidates: int, num_documents: int, max_passage_tokens: int, num_fields: int = 0) -> int:
     """What laying out a night's input takes: half of the most, since few passages are as long as they may be."""
     num_tokens = min(num_candidates, num_documents) * max_passage_tokens
-    return (num_tokens * TOKEN_BYTES + num_candidates * STAGED_CANDIDATE_BYTES) // 2
+    candidate_bytes = STAGED_CANDIDATE_BYTES + num_fields * FIELD_BYTES
+    return (num_tokens * TOKEN_BYTES + num_candidates * candidate_bytes) // 2
 
 
 def require_space(folder: Path, num_bytes: int, what: str) -> None:

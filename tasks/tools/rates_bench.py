@@ -241,6 +241,7 @@ def _prompts(queries: Sequence[StagedQuery], asking: Asking, size: int) -> Itera
                 tokens.passages(chosen),
                 tokens.lengths[chosen],
                 asking.sizes,
+                query.fields_of(range(first, first + size)),
             )
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from tasks.prompt.chat_template import ChatTemplate, load_chat_template
+from tasks.prompt.data_text import one_line
 from tasks.prompt.sizes import PromptSizes, SizeLimits, fair_lengths, resolve_sizes
-from tasks.prompt.templates import load_prompt_template, one_line, render_frame
+from tasks.prompt.templates import load_prompt_template, render_frame
 from tasks.prompt.tokens import ModelTokens, Piece, load_model_tokens
 from tasks.schedule.windows import Window
 from tasks.system.errors import ConfigError, PromptTooLong

@@ -137,7 +137,7 @@ def test_a_think_block_in_an_owners_template_is_closed_by_force_too(template):
     [
         ("singleturn_listwise", "multiturn_listwise", "it lacks prefix_user"),
         ("singleturn_listwise", "ranking", "only 'singleturn_listwise', 'multiturn_listwise', 'pointwise' are known"),
-        ("[{rank}] {candidate}", "[{rank}] {candidate} ({score})", "body holds {score}"),
+        ("[{rank}] {candidate}", "[{rank}] {candidate} ({score})", "{score}, which must be on a line of its own"),
         ("[{rank}] {candidate}", "[{rank}] {candidate} ({date})", "body = "),
         ("[{rank}] {candidate}", 'TEXT{rank} = "{candidate}"', "body = "),
         ("  [{rank}] {candidate}\n", "  [{rank}]\n  {candidate}\n", "body = "),
@@ -194,7 +194,7 @@ ALL_19 = {
     "rank_zephyr_alpha": (LETTERED, ""),
     "rank_gpt": (TURNS, ""),
     "pointwise_vllm": (PAIR, ""),
-    "insert_rank": (SCORED, "body holds {score}, the first stage's score"),
+    "insert_rank": (SCORED, ""),
     "rank_lrl": (NAMED, "suffix holds {psg_ids}"),
     **dict.fromkeys(("monot5", "monoelectra", "jina"), (ENCODED, "'pointwise' without message_roles is the input of a cross-encoder")),
     "duot5": (PAIRWISE, "it asks for one of two, by a model with an encoder"),
