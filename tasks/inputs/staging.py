@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.inputs.candidates import (
     CandidateLimits,
@@ -232,11 +233,24 @@ def _write_candidates(database: Database, folder: Path) -> None:
 def _write_fields(database: Database, folder: Path, encoder: PassageEncoder, max_passage_tokens: int) -> None:
     """The fields of each candidate as token ids: a pair's own, since the first stage scores pairs."""
     batches = database.stream("staging/list_candidate_fields", FIELDS_PER_READ)
-    chunks = (FieldChunk(*(column.to_pylist() for column in batch.columns)) for batch in batches)
+    chunks = (_field_chunk(*batch.columns) for batch in batches)
     num_cut = write_field_store(folder / FIELDS_FOLDER, chunks, encoder, max_passage_tokens)
     if num_cut:
         note = {"note": ["candidates whose fields alone are longer than max_passage_tokens"], "num_rows": [num_cut]}
         database.append("notes", pa.table(note))
+
+
+def _field_chunk(of_candidate: pa.ListArray, of_document: pa.ListArray) -> FieldChunk:
+    """Both columns have a list in every row, or in none: fields are of one input or of both."""
+    num_rows = len(of_candidate)
+    if of_document.null_count == num_rows:
+        values = of_candidate.to_pylist()
+        return FieldChunk(values, values)
+    if of_candidate.null_count == num_rows:
+        return FieldChunk(of_document.to_pylist(), [()] * num_rows)
+    both = pc.coalesce(of_candidate.flatten(), of_document.flatten())
+    offsets = pa.array(np.linspace(0, len(both), num_rows + 1, dtype=np.int32))
+    return FieldChunk(pa.ListArray.from_arrays(offsets, both).to_pylist(), of_candidate.to_pylist())
 
 
 def _open_staged(database: Database, folder: Path, *, lower_score_is_better: bool) -> StagedInput:

@@ -70,21 +70,10 @@ class PassageEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FieldChunk:
-    """The fields of some candidates, as `staging/list_candidate_fields` gives them: parallel lists."""
+    """The fields of some candidates: parallel lists, each entry with the texts of all fields."""
 
-    of_candidate: list[list[str | None] | None]
-    of_document: list[list[str | None] | None]
-
-    def values(self) -> list[list[str | None]]:
-        """Of each candidate the texts of all fields."""
-        pairs = zip(self.of_candidate, self.of_document, strict=True)
-        return [_merged(candidate, document) for candidate, document in pairs]
-
-
-def _merged(candidate: list[str | None] | None, document: list[str | None] | None) -> list[str | None]:
-    if candidate is None or document is None:
-        return candidate or document or []
-    return [mine if mine is not None else other for mine, other in zip(candidate, document, strict=True)]
+    values: Sequence[Sequence[str | None]]
+    of_candidate: Sequence[Sequence[str | None]]  # without those that documents have
 
 
 class TokenStore:
@@ -191,11 +180,11 @@ def write_field_store(
     Their digests are of what the candidates' own input has: that of documents is in the documents' digests.
     """
     num_cut = 0
-    lined = ((chunk, encoder.field_lines(chunk.values())) for chunk in chunks)
+    lined = ((chunk, encoder.field_lines(chunk.values)) for chunk in chunks)
     with _StoreWriter(folder, max_passage_tokens) as store:
         for chunk, encoded in _encoded_ahead(lined, encoder):
             num_cut += int((encoded.lengths > max_passage_tokens).sum())
-            store.add(encoded, (text_digest(*(each or ())) for each in chunk.of_candidate))
+            store.add(encoded, (text_digest(*each) for each in chunk.of_candidate))
     return num_cut
 
 

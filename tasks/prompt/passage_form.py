@@ -10,6 +10,9 @@ Texts and fields are tokenised apart, once each, so a line break stands between 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from tasks.prompt.data_text import one_line
 
 PLAIN_FIELD = "{name}: {value}"
 FIELD_SEPARATOR = " | "
@@ -75,13 +78,25 @@ def decimals_of(form: str) -> int | None:
 
 
 def fields_line(form: str, names: Sequence[str], values: Sequence[str | None]) -> str:
-    """The fields that have a value, in one line; '' where none has.
+    """The fields that have a value, each in one line's words; '' where none has.
 
     >>> fields_line(PLAIN_FIELD, ["score", "documents.date", "price"], ["12.31", None, "19.90"])
     'score: 12.31 | price: 19.90'
     """
-    shown = [(own_name(name), value) for name, value in zip(names, values, strict=True) if value]
+    line = _joined(form, names, values)
+    if line.isprintable() and "  " not in line and not line.endswith(" "):  # most lines: values are single words
+        return line
+    return _joined(form, names, [value and one_line(value) for value in values])
+
+
+def _joined(form: str, names: Sequence[str], values: Sequence[str | None]) -> str:
+    pairs = zip(_words(form, tuple(names)), values, strict=True)
+    return FIELD_SEPARATOR.join([f"{before}{value}{behind}" for (before, behind), value in pairs if value])
+
+
+@lru_cache(maxsize=8)
+def _words(form: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What stands before and behind each field's value."""
     before, behind = VALUE.sub("\n", form, count=1).split("\n")
-    return FIELD_SEPARATOR.join(
-        before.replace("{name}", name) + value + behind.replace("{name}", name) for name, value in shown
-    )
+    own = map(own_name, names)
+    return [(before.replace("{name}", name), behind.replace("{name}", name)) for name in own]

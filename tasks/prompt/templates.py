@@ -100,8 +100,7 @@ class PromptTemplate:
 
     def field_line(self, values: Sequence[str | None]) -> str:
         """The fields of a passage, as they stand in a prompt: one line; '' where all values are missing."""
-        shown = [None if value is None else one_line(value) for value in values]
-        line = fields_line(self.field, self.fields, shown)
+        line = fields_line(self.field, self.fields, values)
         return line if self.identifiers == "none" else without_identifiers(line)
 
     @property

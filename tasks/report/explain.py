@@ -12,6 +12,7 @@ from tasks.system.database import read_sql
 from tasks.system.errors import PackrankError
 
 TEXT_CHARS = 60  # of a document, its title first
+FIELD_CHARS = 120  # of the fields beside it
 LETTER_MODES = ("first_token", "select")  # passages have letters there, else numbers
 
 
@@ -41,7 +42,7 @@ def explain_query(database: Path, run_id: str, query_id: str, *, with_texts: boo
         raise PackrankError(f"{database}: run {run_id!r} has no query {query_id!r}. Its table rankings lists them.")
     windows, order = read("windows"), read("order")
     wanted = {query_id: [row["doc_id"] for row in order]}
-    texts = read_texts(run, wanted, None) if with_texts else RunTexts({}, {})
+    texts = read_texts(run, wanted, None, with_fields=True) if with_texts else RunTexts({}, {})
     shown = [{"question": texts.queries[query_id]}] if query_id in texts.queries else []
     facts = [pair for row in (*shown, ranking) for pair in row.items()]
     tables = [
@@ -88,4 +89,6 @@ def _answer(window: Row) -> str | None:
 def _place(row: Row, query_id: str, texts: RunTexts) -> Row:
     text = texts.passages.get((query_id, row["doc_id"]))
     shown = {} if text is None else {"text": beginning(text, TEXT_CHARS)}
+    if texts.fields:
+        shown = {"fields": beginning(texts.fields.get((query_id, row["doc_id"]), ""), FIELD_CHARS)} | shown
     return {"rank": row["rank"], "first_stage_rank": row["first_stage_rank"], "doc_id": row["doc_id"]} | shown | row

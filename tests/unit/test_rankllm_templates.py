@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tasks.decode import DECODE_MODES
 from tasks.prompt.chat_template import ChatTemplate
+from tasks.prompt.passages import FieldPieces
 from tasks.prompt.rankllm_templates import find_rankllm_template, load_rankllm_template
 from tasks.prompt.sizes import SizeLimits, resolve_sizes
 from tasks.prompt.tokens import ModelTokens
@@ -89,8 +91,6 @@ def rendered(sections, query, passages):
     ids=["marks", "twelve", "ends"],
 )
 def test_for_uncut_passages_the_ids_are_those_of_the_whole_prompt_as_one_string(template, style, yaml_text, passages):
-    import yaml
-
     tokenizer = make_tokenizer(style)
     builder = fit_builder(
         ModelTokens(tokenizer),
@@ -109,6 +109,32 @@ def test_for_uncut_passages_the_ids_are_those_of_the_whole_prompt_as_one_string(
     whole.encode_special_tokens = False
     text = rendered(yaml.safe_load(yaml_text), "what is it?", passages)
     assert prompt.truncated_passages == 0
+    assert prompt.prompt_token_ids.tolist() == whole.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("style", ["gpt2", "qwen"])
+def test_the_first_stages_score_stands_behind_each_passage_as_its_owners_write_it(template, style):
+    loaded = load_owners(template(SCORED), "permutation")
+    builder = fit_builder(ModelTokens(make_tokenizer(style)), loaded, ChatTemplate(CHATML, {}), "permutation")
+    passages, scores = ["tide moon.", "Why? Because!", "비가 온다"], ["12.310", "0.000", "-3.142"]
+    pieces = builder.encode_lines(builder.passage_lines([None] * 3, passages)).split()
+    fields = builder.encode_lines(builder.field_lines([[score] for score in scores])).split()
+    shown = FieldPieces(fields, [len(field) for field in fields])
+    lengths = [len(piece) for piece in pieces]
+
+    prompt = builder.build(
+        "q/0/0/0", Window((0, 1, 2)), "what is it?", pieces, lengths, resolve_sizes(builder, 3, LIMITS), shown
+    )
+
+    assert (loaded.fields, loaded.field) == (("score",), "first stage says {value:.3f}")
+    body = "".join(
+        f"[{rank}] {text}\nfirst stage says {score}\n"
+        for rank, (text, score) in enumerate(zip(passages, scores, strict=True), 1)
+    )
+    sections = yaml.safe_load(SCORED) | {"body": "{rank}"}
+    text = rendered(sections, "what is it?", passages).replace("123", body, 1)
+    whole = make_tokenizer(style)
+    whole.encode_special_tokens = False
     assert prompt.prompt_token_ids.tolist() == whole.encode(text, add_special_tokens=False).ids
 
 
