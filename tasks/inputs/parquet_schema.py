@@ -118,6 +118,11 @@ def check_schema(source: str, file: InputFile, columns: Sequence[Column]) -> Non
         found = type_at(file.schema, column.file_name)
         if found is None or column.fits(found, is_text=file.is_text):
             continue
+        struct = inner_struct(found)
+        for field in column.fields if struct is not None else ():
+            inside = type_at(struct, field.file_name)
+            if inside is not None and field.kind == "field" and not field.fits(inside, is_text=file.is_text):
+                column, found = field, inside
         raise InputError(
             f"{source}: {file.path}: column {column.file_name!r} holds {found} in {file.num_rows} rows, "
             f"expected {WANTED[column.kind]}.{_cast_hint(column, found)}"

@@ -182,8 +182,9 @@ def stage_input(  # noqa: PLR0913  input, limits and where it goes, once a night
         _quarantine_documents(database, reasons)
         database.execute("staging/stage_queries")
         _write_candidates(database, folder)
-        if found.fields.names:
+        if found.fields.of("candidates"):
             database.execute("staging/choose_candidate_fields", limits.order)
+        if found.fields.names:
             _write_fields(database, folder, encoder, max_passage_tokens)
         return _open_staged(database, folder, lower_score_is_better=limits.lower_score_is_better)
 

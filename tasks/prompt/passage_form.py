@@ -98,5 +98,5 @@ def _joined(form: str, names: Sequence[str], values: Sequence[str | None]) -> st
 def _words(form: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
     """What stands before and behind each field's value."""
     before, behind = VALUE.sub("\n", form, count=1).split("\n")
-    own = map(own_name, names)
+    own = [one_line(own_name(name)) for name in names]
     return [(before.replace("{name}", name), behind.replace("{name}", name)) for name in own]

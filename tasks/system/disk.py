@@ -31,7 +31,7 @@ WINDOW_BYTES = 400  # its row and its outcome's, and as much of the spool's file
 SLOT_BYTES = 16  # a candidate of a window: its places in docs and outcome_order, and its log-probability
 SCORE_BYTES = 20  # and twice its document's id
 RANKING_BYTES = 200
-FIELD_BYTES = 60  # of a candidate: its text in the scratch database, its tokens, its share of offsets and digests
+FIELD_BYTES = 120  # of a candidate: its text in the scratch database, its tokens, its share of offsets and digests
 STAGED_CANDIDATE_BYTES = 60  # joined, ordered, and written by query
 TOKEN_BYTES = 4
 

@@ -308,3 +308,42 @@ def test_without_fields_no_identity_changes(night, tmp_path):
     assert without.base_run_id != shown.base_run_id
     assert "fields" not in without.recipe.resolved
     assert shown.recipe.resolved["fields"] == FIELDS
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"strategy.name": "pointwise", "strategy.decode_mode": "query_likelihood"},
+        {"strategy.decode_mode": "permutation"},
+        {"strategy.calibrate": "content_free"},
+        {"strategy.cascade": {"keep": 2, "decode_mode": "yes_no"}},
+        {"packing.shards": 2},
+        {"inputs.top_k": 2, "strategy.name": "single"},
+    ],
+    ids=str,
+)
+def test_every_way_of_asking_ranks_passages_with_fields(night, tmp_path, way):
+    settings = {name.replace(".", "__"): each for name, each in way.items()}
+
+    prepared = night(28, write_inputs(tmp_path / "in"), **settings)
+
+    num_rows = len([pair for pair in PAIRS if pair[2] <= way.get("inputs.top_k", 3)])
+    assert value(prepared, "select count(*) from latest_scores") == num_rows
+    assert set(statuses(prepared).values()) == {"ranked"}
+
+
+def test_a_column_of_lists_is_no_field(night, tmp_path):
+    paths = write_inputs(tmp_path / "in")
+    documents = pq.read_table(tmp_path / "in" / "documents.parquet")
+    tags = pa.array([["a", "b"], [], None])
+    pq.write_table(documents.append_column("tags", tags), tmp_path / "in" / "documents.parquet")
+
+    with pytest.raises(
+        InputError, match=r"wanted text, numbers, booleans, dates or times. Write array_to_string\(tags"
+    ):
+        night(28, paths, is_run=False, prompt__fields=["tags"])
+
+    rows = [{"query_id": "q1", "text": "a", "candidates": [{"doc_id": "d", "text": "b", "tags": ["c"]}]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "nested.parquet")
+    with pytest.raises(InputError, match="column 'tags' holds list"):
+        night(28, {"inputs.nested": str(tmp_path / "in" / "nested.parquet")}, is_run=False, prompt__fields=["tags"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.inputs.fields import PassageFields, field_texts
 from tasks.inputs.token_store import FieldChunk, TokenStore, write_field_store
-from tasks.prompt.passage_form import decimals_of, is_field_form, read_passage_form
+from tasks.prompt.passage_form import decimals_of, fields_line, is_field_form, read_passage_form
 from tasks.prompt.passages import FieldPieces
 from tasks.prompt.sizes import SizeLimits, resolve_sizes
 from tasks.prompt.tokens import ModelTokens, Piece
@@ -141,6 +141,12 @@ def test_fields_on_the_texts_line_are_no_form(passage):
 def test_a_form_of_a_field_may_want_decimals(form, decimals):
     assert is_field_form(form)
     assert decimals_of(form) == decimals
+
+
+def test_a_name_is_data_too():
+    names = ("line\nbreak", "documents.price")
+
+    assert fields_line("{name}: {value}", names, [" a\nb ", "{name}"]) == "line break: a b | price: {name}"
 
 
 @pytest.mark.parametrize("form", ["", "x", "{name}", "{value}\n", "{value} {value}", "{value:.3e}", "{price}"])
