@@ -24,7 +24,7 @@ COMMANDS = (
     "git clone -q $REPOSITORY packrank && cd packrank && make setup",
     ".venv/bin/packrank init ../shop",
     ".venv/bin/packrank plan ../shop/packrank.toml --limit-queries 1 --show-prompt | tail -24",
-    ".venv/bin/packrank run ../shop/packrank.toml --publish --no-prefect",
+    ".venv/bin/packrank run ../shop/packrank.toml --publish",
     '.venv/bin/packrank sql "select query_id, rank, doc_id, round(score, 3) as score from latest_scores'
     " where name = 'shop' and rank <= 2 order by query_id, rank limit 6\"",
 )

@@ -33,8 +33,7 @@ from tasks.inputs.documents import (
     read_texts,
     stage_document_ids,
 )
-from tasks.inputs.field_sources import find_fields
-from tasks.inputs.fields import NO_FIELDS, NOTHING_WANTED, PassageFields, WantedFields
+from tasks.inputs.fields import NO_FIELDS, NOTHING_WANTED, PassageFields, WantedFields, find_fields
 from tasks.inputs.locations import resolve_path, wanted_files
 from tasks.inputs.missing_columns import MissingColumns, told_together
 from tasks.inputs.parquet_files import ParquetInput, check_partition_setting, input_digest, open_input

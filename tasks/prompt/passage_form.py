@@ -4,21 +4,22 @@ r"""A template's `passage`: where text and fields stand, and how a field is writ
     "[{id}] {fields}\n{text}\n"    the same, said aloud
     "[{id}] {text}\n{fields}\n"    behind the text
 
-Texts and fields are tokenised apart, once each, so a line break stands between them. Knows nothing of token ids.
+Texts and fields are tokenised apart, once each, so a line break stands between them. What of a text may not be in a
+prompt is taken out here, too. Knows nothing of token ids.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-from tasks.prompt.data_text import one_line
 
 PLAIN_FIELD = "{name}: {value}"
 FIELD_SEPARATOR = " | "
 FIELD_SOURCES = ("candidates", "documents")  # a field may be called by its input: 'documents.date'
 TEXT_FIRST = re.compile(r"\{text\}\n\{fields\}(\n{0,2})")
 FIELDS_FIRST = re.compile(r"(?:\{fields\}\n)?\{text\}(\n{0,2})")
+IDENTIFIER = re.compile(r"[\[［]\s*(\d{1,4}|[A-Za-zＡ-Ｚａ-ｚ])\s*[\]］]")
 VALUE = re.compile(r"\{value(?::\.(\d)f)?\}")
 
 
@@ -100,3 +101,24 @@ def _words(form: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
     before, behind = VALUE.sub("\n", form, count=1).split("\n")
     own = [one_line(own_name(name)) for name in names]
     return [(before.replace("{name}", name), behind.replace("{name}", name)) for name in own]
+
+
+def one_line(text: str) -> str:
+    r"""The text with every run of white space as one space.
+
+    >>> one_line(" The moon\n\n pulls. ")
+    'The moon pulls.'
+    """
+    is_line = text.isprintable() and "  " not in text and text == text.strip(" ")  # a third of splitting's time
+    return text if is_line else " ".join(text.split())
+
+
+def without_identifiers(text: str) -> str:
+    """The text with round brackets where it has an identifier in square ones.
+
+    >>> without_identifiers("[3] > [1], see [note]")
+    '(3) > (1), see [note]'
+    """
+    if "[" not in text and "［" not in text:  # most passages: looking for the whole costs four times as much
+        return text
+    return IDENTIFIER.sub(lambda match: f"({unicodedata.normalize('NFKC', match[1])})", text)

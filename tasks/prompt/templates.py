@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tasks.prompt.chat_template import ChatTemplate
-from tasks.prompt.data_text import one_line, without_identifiers
-from tasks.prompt.passage_form import PLAIN_FIELD, PassageForm, fields_line, is_field_form, read_passage_form
+from tasks.prompt.passage_form import (
+    PLAIN_FIELD,
+    PassageForm,
+    fields_line,
+    is_field_form,
+    one_line,
+    read_passage_form,
+    without_identifiers,
+)
 from tasks.prompt.thoughts import in_known_marks, opened_thought
 from tasks.system.errors import ConfigError, first_line
 
@@ -248,9 +255,7 @@ def _check_turns(template: PromptTemplate, where: str) -> None:
     }[template.turns]
     for name in unused:
         if getattr(template, name):
-            raise ConfigError(
-                f"{where}: {name} has no place in a prompt with turns = {template.turns!r}. Leave it out."
-            )
+            raise ConfigError(f"{where}: {name} has no place with turns = {template.turns!r}. Leave it out.")
     wanted = {"passages": ("letters", "numbers"), "query_document": ("none",)}.get(template.turns)
     if wanted and template.identifiers not in wanted:
         raise ConfigError(f"{where}: turns = {template.turns!r} needs identifiers = {' or '.join(map(repr, wanted))}.")
@@ -269,8 +274,7 @@ def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int
         raise ConfigError("turns = 'query_document' needs a chat template with such roles, and the model has none.")
     if template.turns == "none" and chat.turn_prefix:
         raise ConfigError(
-            f"[prompt] turn_prefix = {chat.turn_prefix!r}: the prompt template has turns = 'none', so it writes "
-            "the whole prompt. Put this into its answer_prefix."
+            f"[prompt] turn_prefix = {chat.turn_prefix!r}: with turns = 'none', put this into answer_prefix instead."
         )
     text = messages[0]["content"] if template.turns == "none" else chat.render(messages)
     is_opened, opens = (
@@ -280,9 +284,7 @@ def render_frame(template: PromptTemplate, chat: ChatTemplate, num_passages: int
         text += template.answer_prefix
     if text.count(PASSAGE_MARK) != num_passages or (QUERY_MARK not in text and not template.scores_query):
         lost = "turns" if template.turns == "query_document" else "user's turn"
-        raise ConfigError(
-            f"the model's chat template does not keep the {lost} as given, so it cannot be used{chat.way_out(messages)}"
-        )
+        raise ConfigError(f"the model's chat template does not keep the {lost} as given{chat.way_out(messages)}")
     kinds: dict[str, PlaceKind] = {QUERY_MARK: "query", PASSAGE_MARK: "passage"}
     parts = re.split(f"([{QUERY_MARK}{PASSAGE_MARK}])", text)
     return _with_leads([FramePiece(kinds.get(part, "words"), "" if part in kinds else part) for part in parts if part])

@@ -183,7 +183,7 @@ def test_a_new_strategy_and_a_new_decode_mode_rank_a_night_and_touch_two_files_e
     other, few, asked = told["refused"]
     assert "podium is set, but the strategy is sliding" in other
     assert "[strategy] podium.ceremonies = 0: expected a whole number of 1 or more" in few
-    assert "which takes last_letter or first_token or permutation or reasoning" in asked
+    assert "which needs last_letter or first_token or permutation or reasoning" in asked
     assert told["resolved"] == {"name": "podium", "window_size": 4, "ceremonies": 2}
     assert told["planned"] == "4"
     assert told["run"] == [{"status": "published", "strategy": "podium", "decode_mode": "last_letter"}]

@@ -9,6 +9,7 @@ import pytest
 from tests.makers import ROOT, SAMPLE_MODEL
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "arguments", "figure"),
     [

@@ -339,7 +339,7 @@ def test_a_column_of_lists_is_no_field(night, tmp_path):
     pq.write_table(documents.append_column("tags", tags), tmp_path / "in" / "documents.parquet")
 
     with pytest.raises(
-        InputError, match=r"wanted text, numbers, booleans, dates or times. Write array_to_string\(tags"
+        InputError, match=r"expected text, numbers, booleans, dates or times. Write array_to_string\(tags"
     ):
         night(28, paths, is_run=False, prompt__fields=["tags"])
 

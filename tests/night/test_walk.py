@@ -18,7 +18,7 @@ from tasks.settings import PackingSettings
 from tasks.system import database
 from tests.makers import ROOT, make_inputs, make_settings, value
 
-BUDGET = {"files": 81, "lines": 13_255, "statements": 87, "openings": 10}
+BUDGET = {"files": 84, "lines": 13_940, "statements": 88, "openings": 10}
 CHILD_FILES = {f"tasks/engine/{name}.py" for name in ("child", "messages", "step_stats", "vllm_requests")}
 
 

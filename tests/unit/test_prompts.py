@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from tasks.prompt.chat_template import ChatTemplate, load_chat_template
-from tasks.prompt.data_text import one_line
+from tasks.prompt.passage_form import one_line
 from tasks.prompt.sizes import PromptSizes, SizeLimits, fair_lengths, resolve_sizes
 from tasks.prompt.templates import load_prompt_template, render_frame
 from tasks.prompt.tokens import ModelTokens, Piece, load_model_tokens
@@ -451,8 +451,8 @@ def test_a_prompt_limit_over_the_engines_is_refused(sample_tokens):
         ({"passage": "[{id}] {text}\n\n\n"}, "line break"),
         ({"lines": "all"}, "lines = 'all' must be one of 'one', 'keep'"),
         ({"turns": "three"}, "turns = 'three' must be one of 'user', 'passages', 'query_document', 'none'"),
-        ({"turns": "none"}, "system has no place in a prompt with turns = 'none'"),
-        ({"before_reply": "yes?"}, "before_reply has no place in a prompt with turns = 'user'"),
+        ({"turns": "none"}, "system has no place with turns = 'none'"),
+        ({"before_reply": "yes?"}, "before_reply has no place with turns = 'user'"),
         ({"turns": "query_document"}, "before has no place"),
         ({"before": "{nmu} of {query}"}, "{nmu} is not known"),
         ({"before": "x", "after": "y"}, "holds {query}"),
