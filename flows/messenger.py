@@ -160,11 +160,19 @@ class ProgressArtifact:
         if is_counted and label == self._label and now - self._updated_at < UPDATE_EVERY_S:
             return
         self._label, self._updated_at = label, now
-        self._messenger.send("progress", lambda client, flow_run_id: self._write(client, flow_run_id, progress))
+        self._send(f"{self._description}: {label}", 100.0 * share_of(progress))
 
-    def _write(self, client: SyncPrefectClient, flow_run_id: UUID, progress: Progress) -> None:
+    def end(self, description: str) -> None:
+        """Fills the bar and says how the run ended."""
+        self._send(description, 100.0)
+
+    def _send(self, description: str, percent: float) -> None:
+        self._messenger.send(
+            "progress", lambda client, flow_run_id: self._write(client, flow_run_id, description, percent)
+        )
+
+    def _write(self, client: SyncPrefectClient, flow_run_id: UUID, description: str, percent: float) -> None:
         """Runs in the messenger's thread. An artifact that somebody deleted is made anew by the next update."""
-        description, percent = f"{self._description}: {label_of(progress)}", 100.0 * share_of(progress)
         artifact_id, self._artifact_id = self._artifact_id, None
         if artifact_id is None:
             bar = ArtifactCreate(

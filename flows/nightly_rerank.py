@@ -148,10 +148,12 @@ def nightly_rerank(
 def rank_prepared(prepared: PreparedNight, shards: ShardRuns) -> str:
     """The stages of a night, each a task, as far as they are not done; returns the run_id and what came of it."""
     with Messenger() as messenger, TerminalBar() as bar:
-        listeners = (bar.show, ProgressArtifact(messenger, prepared.base_run_id).show)
-        with open_night(prepared, str(current_flow_run().id), listeners=listeners) as night:
+        progress = ProgressArtifact(messenger, prepared.base_run_id)
+        with open_night(prepared, str(current_flow_run().id), listeners=(bar.show, progress.show)) as night:
             run_stages(night, partial(night.rank, shards), as_task)
             as_task("report", partial(report_night, night, messenger))
             night.conclude()
             headline = headline_of(night)
-    return night.run_id if headline is None else f"{night.run_id}: {headline.sentence}"
+            told = night.run_id if headline is None else f"{night.run_id}: {headline.sentence}"
+            progress.end(told)
+    return told
