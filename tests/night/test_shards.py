@@ -314,7 +314,7 @@ def test_what_does_not_belong_together_is_refused_in_one_line(night, monkeypatch
     assert order.git_commit == git_commit(ROOT)
     replace(order, git_commit="0" * 40).write(prepared.settings.spool_folder / run_id)
     if order.git_commit is not None:  # None outside git, as in an archive of the sources
-        with pytest.raises(ConfigError, match=rf"shard 0 on .*: the checkout is at commit .*, wanted {'0' * 40}"):
+        with pytest.raises(ConfigError, match=rf"shard 0 on .*: the checkout is at commit .*, expected {'0' * 40}"):
             rank_shard(prepared, run_id, 0)
     assert not (prepared.workspace.folder / "shards").exists()
 

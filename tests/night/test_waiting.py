@@ -62,7 +62,7 @@ def torn(path):
 
 
 def unmarked(path):
-    return "the marker [inputs.markers] candidates is not there"
+    return "the marker [inputs.markers] candidates is missing"
 
 
 @pytest.mark.fault(56)
