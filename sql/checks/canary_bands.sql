@@ -1,4 +1,4 @@
--- Canaries whose margin is not what it was: further than max_drift from the median of at least three earlier nights.
+-- Canaries whose margin moved: further than max_drift from the median of at least three earlier nights.
 -- pair | num_offending: 1
 select pair, 1 as num_offending
 from canary_bands

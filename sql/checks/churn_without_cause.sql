@@ -1,4 +1,4 @@
--- Places of first tens that other documents took though neither input nor recipe changed; at least twenty such queries.
+-- First-ten places that other documents took although neither input nor recipe changed; at least twenty such queries.
 -- query_id | num_offending: places
 with steady as (
     select query_id, num_candidates, overlap_at_10

@@ -1,4 +1,4 @@
--- Queries of which a candidate has no score row, or two; of a reused query in the run that it points to.
+-- Queries with a candidate that has no score row, or two; a reused query is checked in the run that ranked it.
 -- query_id | num_offending: 1
 with pointed as (
     select distinct query_id, scores_run_id

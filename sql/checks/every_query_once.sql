@@ -1,4 +1,4 @@
--- Queries with two rows, and one row for those that have none. query_id: null for the missing | num_offending
+-- Queries with two rows, and one row for all queries that have none. query_id: null for the missing | num_offending
 select query_id, count(*) - 1 as num_offending
 from rankings
 where run_id = $run_id

@@ -1,4 +1,4 @@
--- Queries of four ranked documents or more that are in the first stage's order. query_id | num_offending: 1
+-- Queries with four or more ranked documents that kept the first stage's order. query_id | num_offending: 1
 select query_id, 1 as num_offending
 from scores
 where run_id = $run_id and status = 'ranked'

@@ -1,4 +1,4 @@
--- Queries of which some windows fell back. query_id | num_offending: 1
+-- Queries with some windows that fell back. query_id | num_offending: 1
 select query_id, 1 as num_offending
 from rankings
 where run_id = $run_id and status = 'partial'

@@ -1,4 +1,4 @@
--- Queries that the first stage gave no candidate; not of a trial, which has few. query_id | num_offending: 1
+-- Queries for which the first stage found no candidate; skipped for a trial, which has few. query_id | num_offending: 1
 select rankings.query_id, 1 as num_offending
 from rankings
 join runs using (run_id)

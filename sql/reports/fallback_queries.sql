@@ -1,4 +1,4 @@
--- Queries that the model ranked not at all or in part, of all runs, newest night first.
+-- Queries that the model did not rank, or ranked only in part, of all runs, newest night first.
 select runs.night, rankings.run_id, rankings.query_id, rankings.status, rankings.num_windows, rankings.num_candidates
 from rankings
 join runs using (run_id)

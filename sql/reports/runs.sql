@@ -1,4 +1,4 @@
--- The runs, newest first. elapsed_s, engine_s: seconds; mean_id_mass: below 0.5 the model answers outside of what it is asked for
+-- The runs, newest first. elapsed_s, engine_s: seconds; mean_id_mass: below 0.5 the model prefers answers that were not asked for
 select
     run_id,
     status,
