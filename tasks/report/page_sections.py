@@ -34,7 +34,7 @@ CUT_ROWS = (  # label, column of run_summary
     ("Mean probability of all identifiers, or of yes and no", "mean_id_mass"),
     ("Queries ranked", "num_ranked_queries"),
     ("Queries with one candidate", "num_single_queries"),
-    ("Queries of which windows fell back", "num_partial_queries"),
+    ("Queries with windows that fell back", "num_partial_queries"),
     ("Queries that the model did not rank", "num_fallback_queries"),
     ("Queries reused from an earlier run", "num_reused_queries"),
     ("Queries without candidates or set aside", "num_unranked_queries"),
