@@ -17,11 +17,11 @@ from tasks.inputs.footers import InputFile
 from tasks.inputs.missing_columns import UNKNOWN, MissingColumns, names_for, paths_told
 from tasks.inputs.parquet_files import ParquetInput
 from tasks.inputs.parquet_schema import Column, inner_struct, is_text_type, type_at
+from tasks.prompt.passage_form import split_field
 from tasks.system.errors import InputError
 
 NUM_DECIMALS = 4  # of floats; of those below 0.1, digits
 SCIENTIFIC = (1e-6, 1e16)  # floats below and above are written with an exponent
-SOURCES = ("candidates", "documents")
 Looked = Mapping[str, tuple[InputFile, tuple[Column, ...]]]  # by source: a file with rows, and what is read of it
 
 
@@ -65,16 +65,6 @@ class PassageFields:
 
 
 NO_FIELDS = PassageFields()
-
-
-def split_field(field: str) -> tuple[str, tuple[str, ...]]:
-    """The name of our column, and the inputs that it may be in.
-
-    >>> split_field("documents.date"), split_field("score")
-    (('date', ('documents',)), ('score', ('candidates', 'documents')))
-    """
-    source, _, name = field.partition(".")
-    return (name, (source,)) if source in SOURCES and name else (field, SOURCES)
 
 
 def field_columns(

@@ -52,14 +52,23 @@ def read_passage_form(passage: str) -> PassageForm | None:
     return None if found is None else PassageForm(head, found[1], text_first=False)
 
 
+def split_field(field: str) -> tuple[str, tuple[str, ...]]:
+    """The name of our column, and the inputs that it may be in.
+
+    >>> split_field("documents.date"), split_field("score")
+    (('date', ('documents',)), ('score', ('candidates', 'documents')))
+    """
+    source, _, name = field.partition(".")
+    return (name, (source,)) if source in FIELD_SOURCES and name else (field, FIELD_SOURCES)
+
+
 def own_name(field: str) -> str:
     """A field's name without that of its input.
 
     >>> own_name("documents.date"), own_name("meta.date")
     ('date', 'meta.date')
     """
-    source, _, name = field.partition(".")
-    return name if source in FIELD_SOURCES and name else field
+    return split_field(field)[0]
 
 
 def is_field_form(form: str) -> bool:
