@@ -303,18 +303,18 @@ def test_nothing_asks_which_decode_mode_or_strategy_it_has():
 SOURCES = [path for folder in ("tasks", "flows") for path in sorted((ROOT / folder).rglob("*.py"))]
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 40
 LONG_FILES = {  # at most so many lines, to be lowered only
-    "flows/cli.py": 520,  # every command with its options, which is what --help shows
+    "flows/cli.py": 485,  # every command with its options, which is what --help shows
     "tasks/system/database.py": 445,  # the one place that knows DuckDB: locks, checkpoints, errors
-    "tasks/engine/child.py": 385,
-    "tasks/nightly/outlook.py": 395,
-    "tasks/nightly/ranking_stage.py": 375,
-    "tasks/nightly/night.py": 340,
-    "tasks/ranking/cohort.py": 365,
-    "tasks/store/night_store.py": 375,
-    "tasks/study/simulation.py": 365,
+    "tasks/engine/child.py": 385,  # all that imports vLLM: start, calls, stream, measuring
+    "tasks/nightly/outlook.py": 395,  # a plan, table by table, with its notes
+    "tasks/nightly/ranking_stage.py": 365,  # engine, canaries and deadline around one loop
+    "tasks/nightly/night.py": 340,  # the stages of a night in their order
+    "tasks/ranking/cohort.py": 365,  # the queries in flight, from their first window to their rows
+    "tasks/store/night_store.py": 375,  # a night's reads and writes, a statement each
+    "tasks/study/simulation.py": 365,  # contenders, comparator and table
     "tasks/decode/parser.py": 315,  # one grammar
-    "tasks/tools/plan.py": 310,
-    "flows/prefect_server.py": 311,
+    "tasks/tools/plan.py": 310,  # staging, counting and estimates of a plan
+    "flows/prefect_server.py": 311,  # a command's server and that of `make up`, which share all but their life
 }
 LONG_FUNCTIONS = {
     "flows/cli.py": {"plan", "study"},  # options of a command
