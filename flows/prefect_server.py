@@ -26,7 +26,6 @@ from pathlib import Path
 import httpx
 
 from flows.background import HOST, PR_SET_PDEATHSIG, free_port, is_free, is_prefect, start_in_background, stop_process
-from flows.deployed_schedules import check_schedules
 from tasks.system.environment import FILES, ROOT, STATE, loopback_environment, prefect_environment
 from tasks.system.errors import PackrankError
 
@@ -182,6 +181,8 @@ def main() -> None:
     verbs = {"up": _up, "down": _down, "deploy": _deploy}
     try:
         if (verb := verbs[sys.argv[1]]) is not _down:
+            from flows.deployed_schedules import check_schedules  # a command's server needs neither it nor YAML
+
             check_schedules()
         verb()
     except PackrankError as error:

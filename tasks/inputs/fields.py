@@ -1,8 +1,8 @@
 """`[prompt] fields`: columns of candidates and documents that stand beside a passage, and their values as texts.
 
 A value is written alike on every host and in every night: dates by ISO 8601, decimals as they are, booleans as yes and
-no, floats with four decimals at most. Null, NaN and infinity have no text. Which input has a field,
-footers say. Knows nothing of prompts.
+no, floats with four decimals at most. Null, NaN and infinity have no text. Files' footers say which input has a field.
+Knows nothing of prompts.
 """
 
 from collections.abc import Collection, Mapping, Sequence
