@@ -185,7 +185,8 @@ def plan(
         str | None, Parameter(help="4h30m: how long the engine may take; recommends a strategy.")
     ] = None,
     estimate: Annotated[
-        str | None, Parameter(help="8B: estimate GPU-hours for a model of this size on GPUs that you do not have.")
+        str | None,
+        Parameter(help="8B: estimate GPU-hours of every query for a model of this size on GPUs that you do not have."),
     ] = None,
     show_prompt: Annotated[
         bool, Parameter(help="Print the first prompt as the model gets it, texts included.", negative=())
@@ -205,7 +206,7 @@ def plan(
         night=night,
         limit_queries=limit_queries,
         dry_run=True,
-        full=full,
+        full=full or estimate is not None,  # another model can reuse nothing of this one's nights
         overrides=read_overrides(set_),
     )
     deadline_s = None if deadline is None else parse_duration(deadline)

@@ -395,3 +395,21 @@ def test_a_simulation_is_the_same_in_every_form(packrank):
     assert [row["strategy"] for row in csv.DictReader(io.StringIO(as_csv.stdout))] == [row["strategy"] for row in rows]
     assert {row["strategy"] for row in rows} == {contender.name for contender in CONTENDERS}
     assert [row["prompt_tokens"] for row in rows] == sorted(row["prompt_tokens"] for row in rows)
+
+
+def test_an_estimate_counts_every_query_although_this_model_would_reuse_them(
+    tmp_path, model_folder, monkeypatch, capsys
+):
+    """After a publication `plan --estimate 8B` said 0 GPU-hours: another model can reuse none of this one's rows."""
+    config = make_settings(tmp_path, model_folder, make_inputs(tmp_path / "in", [3, 6]))
+    monkeypatch.setenv("PYTHONPATH", str(FAKE_VLLM))
+    main(["run", str(config), "--no-prefect", "--night", "2026-11-29", "--publish"])
+    capsys.readouterr()
+
+    reused, counted = (
+        (main(["plan", str(config), "--night", "2026-11-30", *more, "--format", "json"]), capsys.readouterr().out)[1]
+        for more in ([], ["--estimate", "8B"])
+    )
+
+    assert json.loads(reused)["plan"]["prompts"] == 0
+    assert json.loads(counted)["plan"]["prompts"] > 0
